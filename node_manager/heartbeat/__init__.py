@@ -1,1 +1,1 @@
-"""See the modules."""
+"""Heartbeats between the agent and its components: codec, server side, and the client for Python programs."""
