@@ -60,3 +60,5 @@ class DurableFacts:
     operator_latch: Latch | None = None
     holds: tuple[Hold, ...] = ()
     maintenance: Maintenance | None = None
+    doubt: str | None = None
+    """Why it is not known whether this host is decommissioned (an unreadable file); holds until an operator decides."""

@@ -10,6 +10,9 @@ from enum import Enum
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
+LEASE_MARGIN_NS = NS_PER_S // 2
+"""What must be left of a lease once SIGKILL was sent and death had its time: a busy host schedules late."""
+
 
 class KillScope(Enum):
     """What SIGKILL reaches when a stop has run out of time."""
@@ -230,3 +233,8 @@ class NodeSpec:
     components: tuple[ComponentSpec, ...]
     controllers: tuple[str, ...] = ()
     host_loss_grace_ns: int | None = None
+
+
+def stop_budget_ns(spec: ComponentSpec) -> int:
+    """Return how long before the end of a lease this component must begin to stop."""
+    return spec.stop.timeout_ns + spec.stop.kill_timeout_ns + LEASE_MARGIN_NS

@@ -1,0 +1,115 @@
+"""Taking up a configuration: the first one with whatever an earlier agent left running, later ones as a change."""
+
+from dataclasses import replace
+
+from node_manager.core import component, facts
+from node_manager.core.component import RestartAsked
+from node_manager.core.events import ConfigFailed, ConfigLoaded, Found
+from node_manager.core.nodestate import Member, NodePhase
+from node_manager.core.ordering import Plan, digest_differs, index, plan_change, process_digest
+from node_manager.core.spec import ComponentSpec, KillScope, NodeSpec, StopSpec
+from node_manager.core.states import ComponentState
+from node_manager.core.turn import Turn
+
+
+def loaded(turn: Turn, event: ConfigLoaded) -> None:
+    """Take up a valid configuration."""
+    if turn.node.phase is NodePhase.STOPPING:
+        turn.reply(event.command_id, "cannot reload: the node is stopping", ok=False)
+        return
+    problem = _identity_changed(turn, event.spec)
+    if problem is not None:
+        turn.node = replace(turn.node, config_error=problem)
+        turn.log("config.refused", why=problem)
+        turn.reply(event.command_id, f"cannot reload: {problem}", ok=False)
+        return
+    first = turn.node.spec is None
+    plan = plan_change({name: member.spec for name, member in turn.members.items()}, event.spec)
+    turn.node = replace(turn.node, spec=event.spec, phase=NodePhase.RUNNING, config_error=event.warning)
+    _apply(turn, plan, event.spec)
+    for found in event.found:
+        _adopt(turn, found)
+    _reindex(turn)
+    for name in plan.restarted:
+        turn.feed(name, RestartAsked(reason="its configuration changed"))
+    for found in event.found:
+        digest = process_digest(turn.members[found.component].spec)
+        if digest_differs(found.spec_digest, digest) and not turn.members[found.component].removed:
+            turn.feed(found.component, RestartAsked(reason="its configuration changed while no agent was running"))
+    turn.log("config.loaded", roles=", ".join(event.spec.roles), components=len(event.spec.components), first=first)
+    turn.reply(event.command_id, _summary(plan))
+
+
+def failed(turn: Turn, event: ConfigFailed) -> None:
+    """Note a wrong or absent configuration; what runs goes on under the last good one."""
+    if turn.node.config_error != event.error:
+        turn.node = replace(turn.node, config_error=event.error)
+        turn.log("config.failed", error=event.error)
+    turn.reply(event.command_id, f"cannot reload: {event.error}", ok=False)
+
+
+def _identity_changed(turn: Turn, spec: NodeSpec) -> str | None:
+    """Return why this is another host's configuration: the identity is fixed for the boot."""
+    old = turn.node.spec
+    if old is None or old.host.instance_id == spec.host.instance_id:
+        return None
+    return (
+        f"host.instance_id changed from {old.host.instance_id} to {spec.host.instance_id}; "
+        "the identity is fixed until the next boot"
+    )
+
+
+def _apply(turn: Turn, plan: Plan, spec: NodeSpec) -> None:
+    holds = {kept.component: kept for kept in turn.node.kept_holds}
+    for wanted in spec.components:
+        old = turn.members.get(wanted.name)
+        if old is not None:
+            turn.members[wanted.name] = replace(old, spec=wanted, removed=False)
+            continue
+        state = ComponentState(since_ns=turn.now, want_since_ns=turn.now)
+        kept = holds.get(wanted.name)
+        if kept is not None:
+            state = replace(
+                state, hold=kept.reason, hold_since_ns=kept.since_ns, generation=kept.generation, last_exit=kept.reason
+            )
+        turn.members[wanted.name] = Member(spec=wanted, state=state)
+    for name in plan.removed:
+        turn.members[name] = replace(turn.members[name], removed=True)
+    turn.node = replace(turn.node, kept_holds=())
+
+
+def _adopt(turn: Turn, found: Found) -> None:
+    member = turn.members.get(found.component)
+    if member is None:
+        # It was removed from the configuration while no agent ran: take it into charge to stop it properly.
+        scope = KillScope.TREE if found.stop_tree else KillScope.PROCESS
+        stop = StopSpec(signal=found.stop_signal, timeout_ns=found.stop_timeout_ns, kill_scope=scope)
+        stub = ComponentSpec(name=found.component, role="(removed)", command=("(unknown)",), stop=stop)
+        state = ComponentState(since_ns=turn.now, want_since_ns=turn.now)
+        turn.members[found.component] = Member(spec=stub, state=state, removed=True)
+    else:
+        # The process runs: whatever an exit had meant before is history.
+        turn.members[found.component] = replace(member, state=replace(member.state, hold=None))
+    turn.feed(found.component, component.Adopted(found=found))
+
+
+def _reindex(turn: Turn) -> None:
+    found = index(member.spec for member in turn.members.values())
+    turn.node = replace(turn.node, index=found, table=facts.only_of(turn.node.table, found.authorities))
+    turn.mark_all()
+    turn.settle()
+    turn.tell_host_state()
+
+
+def _summary(plan: Plan) -> str:
+    parts = [
+        f"{label}: {', '.join(names)}"
+        for label, names in (
+            ("added", plan.added),
+            ("removed", plan.removed),
+            ("restarted", plan.restarted),
+            ("updated", plan.updated),
+        )
+        if names
+    ]
+    return "; ".join(parts) or "nothing changed"

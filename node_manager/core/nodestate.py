@@ -1,0 +1,89 @@
+"""The state of a whole node, as one frozen value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from node_manager.core import latches
+from node_manager.core.durable import DurableFacts, Latch
+from node_manager.core.events import HostState, KeptHold
+from node_manager.core.facts import FactTable
+from node_manager.core.ordering import Index
+from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
+from node_manager.core.states import ComponentState
+from node_manager.core.writeback import Writeback
+
+DRAIN_RESERVE_NS = 5 * NS_PER_S
+"""Part of a drain's time that is kept for stopping and for the last report (SCENARIOS 16)."""
+
+
+class NodePhase(Enum):
+    """What the agent as a whole is doing. Values are what status prints."""
+
+    WAITING_CONFIG = "waiting-config"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One component with its spec. `removed`: it left the configuration and goes once it is down."""
+
+    spec: ComponentSpec
+    state: ComponentState
+    removed: bool = False
+    condition_until_ns: int | None = None
+    """When the conditions that hold now stop holding by themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """Everything that the agent knows and decides by. The initial value is what an agent is born with."""
+
+    phase: NodePhase = NodePhase.WAITING_CONFIG
+    boot_id: str = ""
+    spec: NodeSpec | None = None
+    index: Index = field(default_factory=Index)
+    members: Mapping[str, Member] = field(default_factory=dict)
+    table: FactTable = field(default_factory=FactTable)
+    writeback: Writeback = field(default_factory=Writeback)
+    kept_holds: tuple[KeptHold, ...] = ()
+    config_error: str | None = "no configuration yet"
+    wall_offset_ns: int = 0
+    drain_done: frozenset[str] = frozenset()
+    """Components that have completed the drain under way."""
+    drain_expired: bool = False
+    stop_by_ns: int | None = None
+    stop_bound_passed: bool = False
+    stop_reason: str = ""
+    finished: bool = False
+
+    @property
+    def in_force(self) -> DurableFacts:
+        """Latches, holds and maintenance as they act now."""
+        return self.writeback.in_force
+
+    def spec_of(self, name: str) -> ComponentSpec:
+        """Return the spec of a component that exists."""
+        return self.members[name].spec
+
+    @property
+    def host_state(self) -> HostState:
+        """Where the host stands now."""
+        return latches.host_state(self.writeback.in_force)
+
+
+def drain_deadline_ns(node: NodeState) -> int | None:
+    """Return when the drain under way must be over, less the reserve, in CLOCK_BOOTTIME of this boot; or None."""
+    latch = latches.ruling_latch(node.in_force)
+    if latch is None or node.host_state is not HostState.DRAINING:
+        return None
+    at = latch_deadline_ns(latch, node)
+    return None if at is None else at - DRAIN_RESERVE_NS
+
+
+def latch_deadline_ns(latch: Latch, node: NodeState) -> int | None:
+    """Return a latch's deadline in this boot's clock: over a reboot only the wall clock tells."""
+    if latch.deadline_ns is not None and latch.boot_id == node.boot_id:
+        return latch.deadline_ns
+    return None if latch.deadline_wall_ns is None else latch.deadline_wall_ns - node.wall_offset_ns

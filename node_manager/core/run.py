@@ -1,0 +1,315 @@
+"""One run of a component: the process of one generation, what it said and how its probes judge it.
+
+Nothing here outlives the run: counts re-arm with every restart because a new run is a new value.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+from node_manager.core import probes
+from node_manager.core.events import Beat, Notified, ProbeDone
+from node_manager.core.probes import ProbeState
+from node_manager.core.spec import (
+    NS_PER_S,
+    PASSIVE_CHECKS,
+    ComponentSpec,
+    HeartbeatCheck,
+    NotifyCheck,
+    OnFailure,
+    ProbeKind,
+    ProbeSpec,
+)
+
+SILENT_AFTER_INTERVALS = 3
+"""A component that is late by three of the intervals that it promised is silent (heartbeat protocol 1)."""
+MAX_STATUS_CHARS = 256
+"""Bound on the free text that a component says of itself."""
+
+
+class Phase(Enum):
+    """What exists of a run."""
+
+    CHECK = "check"
+    """The check before the start is running; there is no main process yet."""
+    SPAWN = "spawn"
+    """The spawn was asked for and has not been answered."""
+    LIVE = "live"
+    """The main process exists."""
+    TREE = "tree"
+    """The main process is reaped; the rest of its tree is being cleared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What is known of the current generation."""
+
+    phase: Phase
+    started_ns: int
+    """When the spawn was asked for: the origin of delays and of probes' grace."""
+    pid: int | None = None
+    adopted: bool = False
+    terms: tuple[tuple[str, int], ...] = ()
+    """Terms of leased facts that it was started under."""
+    lease_until_ns: int | None = None
+    """Greatest validity stated for those facts under those terms; SIGKILL must be out before it."""
+    startup: ProbeState | None = None
+    readiness: ProbeState | None = None
+    liveness: ProbeState | None = None
+    passed_startup: bool = False
+    hello: bool = False
+    interval_ns: int | None = None
+    last_beat_ns: int | None = None
+    said_ready: bool | None = None
+    notify_ready: bool = False
+    watchdog_ns: int | None = None
+    last_watchdog_ns: int | None = None
+    asked_for_restart: bool = False
+    """It sent WATCHDOG=trigger, and no WATCHDOG=1 since."""
+    status: str = ""
+    progress: int | None = None
+    jobs: int | None = None
+    epoch: int | None = None
+    """The epoch that it stated for this host."""
+    drained: bool = False
+    told_to_drain: bool = False
+
+
+def begin(spec: ComponentSpec, run: Run, now: int) -> Run:
+    """Return the run with its first probes armed, once its main process exists."""
+    if spec.startup is not None and not run.passed_startup:
+        return replace(run, startup=probes.begin(spec.startup, run.started_ns, now))
+    return after_startup(spec, run, now)
+
+
+def after_startup(spec: ComponentSpec, run: Run, now: int) -> Run:
+    """Return the run with readiness and liveness armed: they wait for the startup probe (kubelet)."""
+    readiness = None if spec.readiness is None else probes.begin(spec.readiness, run.started_ns, now)
+    liveness = None if spec.liveness is None else probes.begin(spec.liveness, run.started_ns, now)
+    return judge(spec, replace(run, passed_startup=True, readiness=readiness, liveness=liveness), now)
+
+
+def due(spec: ComponentSpec, run: Run, now: int) -> tuple[Run, tuple[tuple[ProbeKind, ProbeSpec], ...]]:
+    """Return the run with its next probes scheduled, and the active probes to carry out now."""
+    found: list[tuple[ProbeKind, ProbeSpec]] = []
+    for kind, probe, state in _probes(spec, run):
+        if isinstance(probe.check, PASSIVE_CHECKS) or state.next_ns is None or state.next_ns > now:
+            continue
+        found.append((kind, probe))
+        run = _with(run, kind, probes.schedule(probe, state, now))
+    return run, tuple(found)
+
+
+def answered(spec: ComponentSpec, run: Run, event: ProbeDone) -> Run:
+    """Return the run after an active probe's answer; one that is not armed any more changes nothing."""
+    for kind, probe, state in _probes(spec, run):
+        if kind is event.probe:
+            return _with(run, kind, probes.answer(probe, state, event.outcome, event.detail))
+    return run
+
+
+def heard(run: Run, event: Beat, now: int) -> Run:
+    """Return the run after a heartbeat record."""
+    return replace(
+        run,
+        hello=run.hello or event.hello,
+        interval_ns=run.interval_ns if event.interval_ns is None else event.interval_ns,
+        last_beat_ns=now,
+        said_ready=_ready(run.said_ready, event),
+        status=run.status if event.status is None else event.status[:MAX_STATUS_CHARS],
+        progress=run.progress if event.progress is None else event.progress,
+        jobs=run.jobs if event.jobs is None else event.jobs,
+        epoch=run.epoch if event.epoch is None else event.epoch,
+    )
+
+
+def _ready(before: bool | None, event: Beat) -> bool | None:
+    if event.stopping:
+        return False
+    return before if event.ready is None else event.ready
+
+
+def notified(run: Run, event: Notified, now: int) -> Run:
+    """Return the run after an sd_notify datagram."""
+    watchdog_ns = run.watchdog_ns if event.watchdog_ns is None else event.watchdog_ns
+    alive = event.watchdog or event.watchdog_ns is not None
+    return replace(
+        run,
+        notify_ready=(run.notify_ready or event.ready) and not event.stopping,
+        watchdog_ns=watchdog_ns,
+        last_watchdog_ns=now if alive else run.last_watchdog_ns,
+        asked_for_restart=event.watchdog_trigger or (run.asked_for_restart and not event.watchdog),
+        status=run.status if event.status is None else event.status[:MAX_STATUS_CHARS],
+    )
+
+
+def stalled(run: Run, duration_ns: int) -> Run:
+    """Return the run with its deadlines put off by time in which the agent itself could not listen."""
+
+    def later(at: int | None) -> int | None:
+        return None if at is None else at + duration_ns
+
+    def put_off(state: ProbeState | None) -> ProbeState | None:
+        return None if state is None else replace(state, next_ns=later(state.next_ns))
+
+    return replace(
+        run,
+        last_beat_ns=later(run.last_beat_ns),
+        last_watchdog_ns=later(run.last_watchdog_ns),
+        startup=put_off(run.startup),
+        readiness=put_off(run.readiness),
+        liveness=put_off(run.liveness),
+    )
+
+
+def judge(spec: ComponentSpec, run: Run, now: int) -> Run:
+    """Return the run with the verdicts of its passive checks as they stand at `now`."""
+    for kind, probe, state in _probes(spec, run):
+        match probe.check:
+            case HeartbeatCheck():
+                run = _with(run, kind, _judge_heartbeat(kind, probe, state, run, now))
+            case NotifyCheck():
+                run = _with(run, kind, _judge_notify(kind, probe, state, run, now))
+            case _:
+                pass
+    return run
+
+
+def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: Run, now: int) -> ProbeState:
+    silent_at = _silent_at(run)
+    silent = silent_at is not None and now >= silent_at
+    match kind:
+        case ProbeKind.STARTUP:
+            return _judge_startup(probe, state, run, now, passed=run.hello, waits_for="hello")
+        case ProbeKind.READINESS:
+            state = replace(state, next_ns=None if silent else silent_at)
+            if silent:
+                return probes.settle(state, None, "silent: its heartbeats do not come")
+            said = run.said_ready is True
+            return probes.settle(state, said, "it says that it is ready" if said else "has not said READY=1")
+        case ProbeKind.LIVENESS:
+            if silent_at is None:
+                return probes.settle(state, None, "no hello yet")
+            state = replace(state, next_ns=None if silent else silent_at)
+            if silent:
+                interval_ms = (run.interval_ns or 0) // 1_000_000
+                return probes.settle(state, False, f"silent for {SILENT_AFTER_INTERVALS} intervals of {interval_ms} ms")
+            return probes.settle(state, True, "its heartbeats come")
+        case _ as never:
+            assert_never(never)
+
+
+def _judge_notify(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: Run, now: int) -> ProbeState:
+    match kind:
+        case ProbeKind.STARTUP:
+            return _judge_startup(probe, state, run, now, passed=run.notify_ready, waits_for="READY=1")
+        case ProbeKind.READINESS:
+            detail = "it notified READY=1" if run.notify_ready else "has not notified READY=1"
+            return probes.settle(state, run.notify_ready, detail)
+        case ProbeKind.LIVENESS:
+            if run.asked_for_restart:
+                return probes.settle(replace(state, next_ns=None), False, "it asked for it with WATCHDOG=trigger")
+            if run.watchdog_ns is None or run.last_watchdog_ns is None:
+                return probes.settle(state, None, "has not asked for a watchdog")
+            late_at = run.last_watchdog_ns + run.watchdog_ns
+            if now >= late_at:
+                return probes.settle(
+                    replace(state, next_ns=None), False, f"no WATCHDOG=1 for {run.watchdog_ns / NS_PER_S:g} s"
+                )
+            return probes.settle(replace(state, next_ns=late_at), True, "its WATCHDOG=1 comes")
+        case _ as never:
+            assert_never(never)
+
+
+def _judge_startup(
+    probe: ProbeSpec, state: ProbeState, run: Run, now: int, *, passed: bool, waits_for: str
+) -> ProbeState:
+    if passed:
+        return probes.settle(replace(state, next_ns=None), True, f"{waits_for} came")
+    if state.verdict is False:
+        return state
+    # A deadline that a stall of the agent put off is kept; the first judgement sets it.
+    fails_at = probes.startup_deadline_ns(probe, run.started_ns) if state.next_ns is None else state.next_ns
+    if now >= fails_at:
+        waited_s = (fails_at - run.started_ns) / NS_PER_S
+        return probes.settle(replace(state, next_ns=None), False, f"no {waits_for} within {waited_s:g} s")
+    return probes.settle(replace(state, next_ns=fails_at), None, f"waits for {waits_for}")
+
+
+def _silent_at(run: Run) -> int | None:
+    if run.interval_ns is None or run.last_beat_ns is None:
+        return None
+    return run.last_beat_ns + SILENT_AFTER_INTERVALS * run.interval_ns
+
+
+def wake_ns(run: Run) -> int | None:
+    """Return when time alone will next change something about this run's probes, or None."""
+    states = (run.startup, run.readiness, run.liveness)
+    return min((state.next_ns for state in states if state is not None and state.next_ns is not None), default=None)
+
+
+def ready(spec: ComponentSpec, run: Run, *, running: bool) -> bool | None:
+    """Tell whether the component may be used; None: it cannot be told."""
+    if not running:
+        return False
+    if spec.readiness is None or run.readiness is None:
+        return True
+    if run.readiness.verdict is None and spec.readiness.check.__class__ not in PASSIVE_CHECKS:
+        return False
+    return run.readiness.verdict
+
+
+def failed(spec: ComponentSpec, run: Run) -> tuple[ProbeKind, ProbeSpec, ProbeState] | None:
+    """Return the startup or liveness probe that has failed, if one has."""
+    for kind, probe, state in _probes(spec, run):
+        if kind is not ProbeKind.READINESS and state.verdict is False:
+            return kind, probe, state
+    return None
+
+
+def must_restart(spec: ComponentSpec, run: Run) -> str | None:
+    """Return why the run must be ended for a failed probe, or None."""
+    found = failed(spec, run)
+    if found is None or found[1].on_failure is OnFailure.REPORT:
+        return None
+    return failure_sentence(*found)
+
+
+def failure_sentence(kind: ProbeKind, _probe: ProbeSpec, state: ProbeState) -> str:
+    """Return the sentence that names the failed probe and what it saw."""
+    return f"{kind.value} probe failed: {state.detail}"
+
+
+def startup_passed(run: Run) -> bool:
+    """Tell whether the startup probe has just been passed."""
+    return run.startup is not None and run.startup.verdict is True
+
+
+def listing(spec: ComponentSpec, run: Run) -> tuple[tuple[ProbeKind, ProbeSpec, ProbeState], ...]:
+    """Return the probes that are armed now, for display."""
+    return tuple(_probes(spec, run))
+
+
+def _probes(spec: ComponentSpec, run: Run) -> list[tuple[ProbeKind, ProbeSpec, ProbeState]]:
+    if not run.passed_startup:
+        if spec.startup is None or run.startup is None:
+            return []
+        return [(ProbeKind.STARTUP, spec.startup, run.startup)]
+    found = []
+    if spec.readiness is not None and run.readiness is not None:
+        found.append((ProbeKind.READINESS, spec.readiness, run.readiness))
+    if spec.liveness is not None and run.liveness is not None:
+        found.append((ProbeKind.LIVENESS, spec.liveness, run.liveness))
+    return found
+
+
+def _with(run: Run, kind: ProbeKind, state: ProbeState) -> Run:
+    match kind:
+        case ProbeKind.STARTUP:
+            return replace(run, startup=state)
+        case ProbeKind.READINESS:
+            return replace(run, readiness=state)
+        case ProbeKind.LIVENESS:
+            return replace(run, liveness=state)
+        case _ as never:
+            assert_never(never)
