@@ -1,5 +1,6 @@
 """A host on its way out of the cluster, and back: what the controller says of it, drains, mapped exit statuses."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from node_manager.core import latches
@@ -9,7 +10,7 @@ from node_manager.core.durable import Latch
 from node_manager.core.events import Beat, Exited, HostState
 from node_manager.core.facts import HOST_PREFIX
 from node_manager.core.latches import ControllerLatched, OperatorDrainDone
-from node_manager.core.nodestate import drain_deadline_ns
+from node_manager.core.nodestate import Member, drain_deadline_ns
 from node_manager.core.run import Phase
 from node_manager.core.spec import CommandSpec, ComponentSpec, ExitMeaning
 from node_manager.core.states import Aim
@@ -76,7 +77,7 @@ def advance(turn: Turn, *, before: HostState) -> None:
     deadline_ns = drain_deadline_ns(turn.node)
     if deadline_ns is not None and turn.now >= deadline_ns and not turn.node.drain_expired:
         turn.node = replace(turn.node, drain_expired=True)
-        turn.log("host.drain_deadline_passed", jobs_left=jobs_left(turn))
+        turn.log("host.drain_deadline_passed", jobs_left=jobs_left_in(turn.members))
         turn.mark_all()
     for name in tuple(turn.members):
         _direct(turn, name)
@@ -163,8 +164,8 @@ def _latch(turn: Turn, state: HostState, by: str, epoch: int, deadline_ns: int |
     )
 
 
-def jobs_left(turn: Turn) -> int | None:
+def jobs_left_in(members: Mapping[str, Member]) -> int | None:
     """Return how many jobs the components that report them still have, or None where none reports."""
-    counts = [member.state.run.jobs for member in turn.members.values() if member.state.run is not None]
+    counts = [member.state.run.jobs for member in members.values() if member.state.run is not None]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None

@@ -1,0 +1,385 @@
+"""What the node looks like from outside: one view for the API, the commands and the heartbeats.
+
+The shapes are JSON objects (status API, version 1); times are CLOCK_BOOTTIME in nanoseconds beside `now_ns`, and
+`wall_offset_ns` turns them into wall-clock time.
+"""
+
+from typing import TypedDict
+
+from node_manager.core import claims, facts, latches
+from node_manager.core import run as runs
+from node_manager.core.durable import Latch
+from node_manager.core.events import HostState
+from node_manager.core.hostlife import jobs_left_in
+from node_manager.core.intent import Claim, Rule, by_precedence
+from node_manager.core.nodestate import Member, NodePhase, NodeState, latch_deadline_ns
+from node_manager.core.spec import NS_PER_MS
+from node_manager.core.states import State, rule_of, wake_ns
+
+SCHEMA = 1
+
+
+class NextStatus(TypedDict):
+    """What the agent will do next by itself, and when."""
+
+    what: str
+    at_ns: int
+
+
+class ComponentStatus(TypedDict):
+    """One component."""
+
+    name: str
+    role: str
+    state: str
+    desired: str
+    ready: bool | None
+    pid: int | None
+    generation: int
+    restarts: int
+    since_ns: int
+    uptime_ns: int | None
+    rule: str
+    reason: str
+    next: NextStatus | None
+    last_exit: str | None
+    status_text: str
+    jobs: int | None
+    adopted: bool
+
+
+class FactStatus(TypedDict):
+    """One fact and who states it."""
+
+    name: str
+    value: bool | None
+    authority: str
+    term: int | None
+    valid_until_ns: int | None
+    age_ms: int | None
+
+
+class HostStatus(TypedDict):
+    """Where the host stands on its way out of the cluster."""
+
+    state: str
+    epoch: int
+    reason: str
+    by: str
+    at_wall_ns: int | None
+    deadline_ns: int | None
+    jobs_left: int | None
+
+
+class NodeInfo(TypedDict):
+    """The agent and its configuration."""
+
+    name: str
+    instance_id: str | None
+    roles: list[str]
+    state: str
+    ready: bool
+    config_error: str | None
+    cgroup_mode: str
+    maintenance: str | None
+
+
+class NodeStatus(TypedDict):
+    """The body of `GET /v1/status`."""
+
+    schema: int
+    now_ns: int
+    wall_offset_ns: int
+    node: NodeInfo
+    host: HostStatus
+    components: list[ComponentStatus]
+    facts: list[FactStatus]
+    warnings: list[str]
+
+
+class ClaimStatus(TypedDict):
+    """One rule that holds for a component."""
+
+    rule: str
+    reason: str
+    since_ns: int | None
+    by: str | None
+    at_wall_ns: int | None
+
+
+class ProbeStatus(TypedDict):
+    """One armed probe."""
+
+    probe: str
+    state: str
+    detail: str
+    successes: int
+    failures: int
+    next_at_ns: int | None
+
+
+class WhyStatus(TypedDict):
+    """The body of `GET /v1/components/{name}/why`, but for its history."""
+
+    component: str
+    role: str
+    state: str
+    desired: str
+    ready: bool | None
+    pid: int | None
+    rule: str
+    reason: str
+    since_ns: int
+    next: NextStatus | None
+    claims: list[ClaimStatus]
+    last_exit: str | None
+    restarts: int
+    probes: list[ProbeStatus]
+    now_ns: int
+    wall_offset_ns: int
+
+
+def node_status(node: NodeState, now: int, *, name: str, cgroup_mode: str) -> NodeStatus:
+    """Return the whole view. `name` is the host's own, for as long as no configuration names it."""
+    spec = node.spec
+    return NodeStatus(
+        schema=SCHEMA,
+        now_ns=now,
+        wall_offset_ns=node.wall_offset_ns,
+        node=NodeInfo(
+            name=name if spec is None else spec.host.name,
+            instance_id=None if spec is None else spec.host.instance_id,
+            roles=[] if spec is None else list(spec.roles),
+            state=node.phase.value,
+            ready=not not_ready(node),
+            config_error=node.config_error,
+            cgroup_mode=cgroup_mode,
+            maintenance=_maintenance(node),
+        ),
+        host=_host(node),
+        components=[component_status(member, now) for member in _in_order(node)],
+        facts=_facts(node, now),
+        warnings=warnings(node),
+    )
+
+
+def not_ready(node: NodeState) -> list[str]:
+    """Return why the node is not ready, one sentence each; empty: it is."""
+    if node.phase is not NodePhase.RUNNING:
+        return [f"the node is {node.phase.value}"]
+    return [
+        f"{member.spec.name} is {member.state.state.value}: {_reason(member)}"
+        for member in _in_order(node)
+        if member.state.want.up and member.state.ready is not True
+    ]
+
+
+def warnings(node: NodeState) -> list[str]:
+    """Return what an operator must know beside the states, the most serious first."""
+    found = []
+    record = node.in_force
+    if record.doubt is not None:
+        found.append(f"it is not known whether this host is decommissioned: {record.doubt}")
+    if node.writeback.error is not None and node.writeback.pending:
+        count = len(node.writeback.pending)
+        found.append(f"{count} changes are in force but not durable: {node.writeback.error}; trying again")
+    if node.phase is not NodePhase.WAITING_CONFIG and node.config_error is not None:
+        found.append("the configuration is wrong; the last good one is in force")
+    if node.drain_expired:
+        found.append("the drain's deadline has passed")
+    return found
+
+
+def component_status(member: Member, now: int) -> ComponentStatus:
+    """Return the view of one component."""
+    state, run = member.state, member.state.run
+    return ComponentStatus(
+        name=member.spec.name,
+        role=member.spec.role,
+        state=state.state.value,
+        desired="up" if state.want.up else "down",
+        ready=state.ready,
+        pid=None if run is None else run.pid,
+        generation=state.generation,
+        restarts=state.restarts,
+        since_ns=state.since_ns,
+        uptime_ns=None if run is None or run.pid is None else now - run.started_ns,
+        rule=rule_of(state).value,
+        reason=_reason(member),
+        next=_next(member),
+        last_exit=state.last_exit,
+        status_text="" if run is None else run.status,
+        jobs=None if run is None else run.jobs,
+        adopted=run is not None and run.adopted,
+    )
+
+
+def why(node: NodeState, member: Member, now: int) -> WhyStatus:
+    """Return everything that decides about one component now."""
+    state, run = member.state, member.state.run
+    return WhyStatus(
+        component=member.spec.name,
+        role=member.spec.role,
+        state=state.state.value,
+        desired="up" if state.want.up else "down",
+        ready=state.ready,
+        pid=None if run is None else run.pid,
+        rule=rule_of(state).value,
+        reason=_reason(member),
+        since_ns=state.since_ns,
+        next=_next(member),
+        claims=[_claim(member, claim) for claim in by_precedence(claims.every(node, member, now))],
+        last_exit=state.last_exit,
+        restarts=state.restarts,
+        probes=[] if run is None else _probes(member),
+        now_ns=now,
+        wall_offset_ns=node.wall_offset_ns,
+    )
+
+
+def levels(node: NodeState, name: str) -> list[tuple[str, str]]:
+    """Return what the component `name` is told over its heartbeat connection, directives first.
+
+    Levels, not events: everything is stated again whenever it is sent. A directive that does not hold is stated as 0.
+    """
+    member = node.members.get(name)
+    if member is None:
+        return []
+    found = _directives(node)
+    for fact in dict.fromkeys((*member.spec.run_while, *member.spec.stop_when)):
+        leased = node.table.leased.get(fact)
+        if leased is not None:
+            found.append((f"FACT.{fact}", "true" if leased.value else "false"))
+            found.append((f"FACT.{fact}.TERM", str(leased.term)))
+            found.append((f"FACT.{fact}.VALID_UNTIL_NS", str(leased.valid_until_ns)))
+    for other in node.members.values():
+        found.append((f"COMPONENT.{other.spec.name}", other.state.state.value))
+        found.append((f"COMPONENT.{other.spec.name}.RESTARTS", str(other.state.restarts)))
+    return found
+
+
+def expected_back_ms(node: NodeState, now: int) -> list[tuple[str, str]]:
+    """Return `COMPONENT.name.EXPECTED_BACK_MS` of every component that waits for its restart."""
+    return [
+        (f"COMPONENT.{member.spec.name}.EXPECTED_BACK_MS", str(max(0, member.state.deadline_ns - now) // NS_PER_MS))
+        for member in node.members.values()
+        if member.state.state is State.BACKOFF and member.state.deadline_ns is not None
+    ]
+
+
+def _directives(node: NodeState) -> list[tuple[str, str]]:
+    state, latch = node.host_state, latches.ruling_latch(node.in_force)
+    draining = state is HostState.DRAINING
+    deadline_ns = None if latch is None or not draining else latch_deadline_ns(latch, node)
+    released = node.in_force.released_epoch
+    return [
+        ("DECOMMISSIONED", _flag(state is HostState.DECOMMISSIONED)),
+        ("DRAIN", _flag(draining or state is HostState.DRAINED)),
+        ("DRAIN_DEADLINE_NS", "0" if deadline_ns is None else str(deadline_ns)),
+        ("UNDRAIN", _flag(state is HostState.ACTIVE and released > 0)),
+        ("EPOCH", str(released)),
+    ]
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else "0"
+
+
+def _in_order(node: NodeState) -> list[Member]:
+    ordered = [node.members[name] for name in node.index.order if name in node.members]
+    return ordered or list(node.members.values())
+
+
+def _reason(member: Member) -> str:
+    state = member.state
+    if state.run is None and state.want.up and state.want.waits is not None and state.hold is None:
+        return state.want.waits.reason
+    failed = None if state.run is None or state.state is not State.RUNNING else runs.failed(member.spec, state.run)
+    if failed is not None:
+        return runs.failure_sentence(*failed)
+    if state.state is State.RUNNING and state.run is not None and state.ready is not True:
+        readiness = state.run.readiness
+        return f"not ready: {readiness.detail or 'no answer yet'}" if readiness is not None else "not ready"
+    if state.state is State.RUNNING and state.want.up:
+        return state.want.reason
+    return state.reason
+
+
+def _next(member: Member) -> NextStatus | None:
+    state = member.state
+    if state.deadline_ns is not None:
+        what = {State.BACKOFF: "start", State.STOPPING: "SIGKILL", State.KILLING: "SIGKILL again"}[state.state]
+        return NextStatus(what=what, at_ns=state.deadline_ns)
+    if member.condition_until_ns is not None and state.run is not None and state.want.up:
+        return NextStatus(what="stop, unless the lease is renewed", at_ns=member.condition_until_ns)
+    at = wake_ns(state)
+    return None if at is None else NextStatus(what="probe", at_ns=at)
+
+
+def _claim(member: Member, claim: Claim) -> ClaimStatus:
+    since_ns = claim.since_ns
+    if since_ns is None and claim.rule is member.state.want.rule and claim.rule is not Rule.CONFIGURED:
+        since_ns = member.state.want_since_ns
+    return ClaimStatus(
+        rule=claim.rule.value, reason=claim.reason, since_ns=since_ns, by=claim.by, at_wall_ns=claim.at_wall_ns
+    )
+
+
+def _probes(member: Member) -> list[ProbeStatus]:
+    assert member.state.run is not None
+    words = {True: "passed", False: "failed", None: "unknown"}
+    return [
+        ProbeStatus(
+            probe=kind.value,
+            state=words[state.verdict],
+            detail=state.detail,
+            successes=state.successes,
+            failures=state.failures,
+            next_at_ns=state.next_ns,
+        )
+        for kind, _probe, state in runs.listing(member.spec, member.state.run)
+    ]
+
+
+def _maintenance(node: NodeState) -> str | None:
+    maintenance = node.in_force.maintenance
+    if maintenance is None:
+        return None
+    return f"{maintenance.by}: {maintenance.reason}" if maintenance.reason else maintenance.by
+
+
+def _host(node: NodeState) -> HostStatus:
+    record = node.in_force
+    latch: Latch | None = latches.ruling_latch(record)
+    if record.doubt is not None:
+        reason, by = record.doubt, "node manager"
+    else:
+        reason, by = ("", "") if latch is None else (latch.reason, latch.by)
+    return HostStatus(
+        state=node.host_state.value,
+        epoch=record.epoch_seen,
+        reason=reason,
+        by=by,
+        at_wall_ns=None if latch is None else latch.at_wall_ns,
+        deadline_ns=None if latch is None else latch_deadline_ns(latch, node),
+        jobs_left=jobs_left_in(node.members),
+    )
+
+
+def _facts(node: NodeState, now: int) -> list[FactStatus]:
+    found = []
+    for name, authority in sorted(node.index.authorities.items()):
+        if not facts.is_leased(name):
+            continue
+        fact = node.table.leased.get(name)
+        found.append(
+            FactStatus(
+                name=name,
+                value=facts.value(node.table, name, now),
+                authority=authority,
+                term=None if fact is None else fact.term,
+                valid_until_ns=None if fact is None else fact.valid_until_ns,
+                age_ms=None if fact is None else (now - fact.stated_ns) // NS_PER_MS,
+            )
+        )
+    return found
