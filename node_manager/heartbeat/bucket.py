@@ -1,5 +1,8 @@
 """A token bucket: so many at once, so many a second for ever."""
 
+_ROUNDING = 1e-6
+"""What floating-point sums may lack of a whole token."""
+
 
 class TokenBucket:
     """Holds up to `burst` tokens and gains `rate_per_s` of them a second. Times are seconds of one steady clock."""
@@ -15,7 +18,7 @@ class TokenBucket:
     def take(self, now_s: float) -> bool:
         """Take a token; False if there is none."""
         self._fill(now_s)
-        if self._tokens < 1:
+        if self._tokens < 1 - _ROUNDING:
             return False
         self._tokens -= 1
         return True
