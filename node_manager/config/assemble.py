@@ -1,0 +1,212 @@
+"""The whole way from files to a NodeSpec: read, merge, substitute, validate, cross-check; every problem at once.
+
+Runs in the validator alone.
+"""
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from node_manager.config.boot import BootModel
+from node_manager.config.crosscheck import Candidate, cross_check
+from node_manager.config.document import MAX_PROBLEMS, Located, read
+from node_manager.config.errors import problems_of, suggestion
+from node_manager.config.fields import HOST_PATTERN, NAME_PATTERN, nanoseconds
+from node_manager.config.merge import component_over, merge
+from node_manager.config.problems import ConfigInvalid, Problem
+from node_manager.config.role import ComponentModel, RoleHead
+from node_manager.config.sources import SUFFIX, Sources, yaml_files
+from node_manager.config.substitute import Scope, substitute
+from node_manager.core.spec import HostSpec, NodeSpec
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def assemble(sources: Sources) -> NodeSpec:
+    """The configuration of this host; ConfigInvalid with everything that is wrong with it."""
+    try:
+        sources.config.stat()
+    except FileNotFoundError as error:
+        remedy = "write it, or give the path of another one with --config"
+        problem = Problem(str(sources.config), 0, "", "the boot configuration does not exist", remedy)
+        raise ConfigInvalid((problem,), absent=True) from error
+    except OSError:
+        pass  # reading it says why
+    assembly = _Assembly(sources)
+    spec = assembly.run()
+    if spec is None or assembly.problems:
+        raise ConfigInvalid(_tidy(assembly.problems))
+    return spec
+
+
+def _tidy(problems: list[Problem]) -> tuple[Problem, ...]:
+    """In the order of files and lines, one for each field, and a bounded number of them.
+
+    What the reader of a file says of a value comes before what validation says of the same value, and causes it.
+    """
+    first: dict[tuple[str, int, str], Problem] = {}
+    for problem in problems:
+        first.setdefault((problem.file, problem.line, problem.field), problem)
+    found = sorted(first.values())
+    if len(found) <= MAX_PROBLEMS:
+        return tuple(found)
+    what = f"{len(found) - MAX_PROBLEMS} more problems are not shown"
+    return (*found[:MAX_PROBLEMS], Problem(found[-1].file, 0, "", what, "solve those above first"))
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """One assembly, with what was found wrong so far."""
+
+    sources: Sources
+    problems: list[Problem] = field(default_factory=list)
+    complete: bool = True
+    """Every role of the host could be read: what no component is called does not exist."""
+
+    def run(self) -> NodeSpec | None:
+        """The specification as far as there is one; what is wrong is in `problems`."""
+        tree = self._boot_tree()
+        if tree is None:
+            return None
+        boot = self._validated(BootModel, tree)
+        host = self._host(boot, tree)
+        candidates = self._candidates(tree, self._scope(tree, host.name))
+        self._unknown_overrides(tree, {candidate.name for candidate in candidates})
+        grace = tree.at(("controller", "host_loss_grace_s"))
+        self.problems += cross_check(candidates, grace, complete=self.complete)
+        if boot is None:
+            return None
+        grace_s = boot.controller.host_loss_grace_s
+        return NodeSpec(
+            host=host,
+            roles=tuple(boot.roles),
+            components=tuple(candidate.spec for candidate in candidates if candidate.spec is not None),
+            controllers=tuple(boot.controllers),
+            host_loss_grace_ns=None if grace_s is None else nanoseconds(grace_s),
+        )
+
+    def _validated(self, model: type[Model], tree: Located, *base: str) -> Model | None:
+        try:
+            return model.model_validate(tree.unlocated())
+        except ValidationError as error:
+            self.problems += problems_of(error, tree, model, base)
+            return None
+
+    def _files(self, directory: Path) -> tuple[Path, ...]:
+        try:
+            return yaml_files(directory)
+        except (OSError, ValueError) as error:
+            why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+            remedy = "make it a directory that the node manager's user can list"
+            self.problems.append(Problem(str(directory), 0, "", f"cannot read the directory: {why}", remedy))
+            return ()
+
+    def _boot_tree(self) -> Located | None:
+        """The boot configuration with its drop-ins; None when there is nothing to judge."""
+        tree = read(self.sources.config, self.problems)
+        for file in self._files(self.sources.drop_in_dir):
+            drop_in = read(file, self.problems)
+            if drop_in is not None and tree is not None:
+                tree = replace(merge(tree, drop_in), file=tree.file, line=tree.line)
+        return tree
+
+    def _host(self, boot: BootModel | None, tree: Located) -> HostSpec:
+        """Who this host is; its own name where the configuration gives none."""
+        if boot is not None and boot.host.name is not None:
+            name = boot.host.name
+        else:
+            name = socket.gethostname()
+            if not re.fullmatch(HOST_PATTERN, name):
+                what = f"the host's own name {name!r} cannot be used"
+                self.problems.append(tree.problem(("host", "name"), what, "give the host a name, or set host.name"))
+        if boot is None:
+            return HostSpec(name=name)
+        return HostSpec(name=name, instance_id=boot.host.instance_id, template=boot.host.template)
+
+    def _scope(self, tree: Located, host_name: str) -> Scope:
+        names = {
+            "host.name": host_name,
+            "runtime_dir": str(self.sources.runtime_dir.absolute()),
+            "state_dir": str(self.sources.state_dir.absolute()),
+        }
+        return Scope(names, tree)
+
+    def _candidates(self, boot: Located, scope: Scope) -> list[Candidate]:
+        """The components of all roles; wrong fields elsewhere in the boot configuration do not hide their problems."""
+        roles = boot.child("roles")
+        candidates: dict[str, Candidate] = {}
+        for index, role in enumerate(roles.value if roles is not None and isinstance(roles.value, list) else []):
+            name = role.value
+            if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+                self.complete = False
+                continue
+            path = self._role_file(name)
+            tree = None if path is None else read(path, self.problems)
+            if path is None:
+                directories = ", ".join(str(directory) for directory in self.sources.roles_dirs)
+                remedy = f"{suggestion(name, self._known_roles(), what='known roles')}; looked in {directories}"
+                self.problems.append(role.problem(("roles", index), f"there is no role {name}", remedy))
+            if tree is None:
+                self.complete = False
+                continue
+            for candidate in self._of_role(name, tree, boot, scope):
+                other = candidates.setdefault(candidate.name, candidate)
+                if other is not candidate and other.role != name:
+                    what = f"the role {other.role} has a component of that name too"
+                    remedy = "give one of the two another name: it must be unique on a host"
+                    self.problems.append(candidate.problem((), what, remedy))
+        return list(candidates.values())
+
+    def _role_file(self, role: str) -> Path | None:
+        """The role's file: the last directory that has it wins, also where it cannot be read."""
+        for directory in reversed(self.sources.roles_dirs):
+            path = directory / f"{role}{SUFFIX}"
+            if os.path.lexists(path):
+                return path
+        return None
+
+    def _known_roles(self) -> set[str]:
+        return {file.stem for directory in self.sources.roles_dirs for file in self._files(directory)}
+
+    def _of_role(self, role: str, tree: Located, boot: Located, scope: Scope) -> list[Candidate]:
+        """The components of one role file, each with its override, substituted and validated."""
+        head = self._validated(RoleHead, tree)
+        if head is not None and head.role != role:
+            what, remedy = f"the file is that of the role {role}", f"write `role: {role}`, or rename the file"
+            self.problems.append((tree.child("role") or tree).problem(("role",), what, remedy))
+        components = tree.child("components")
+        if components is None or not isinstance(components.value, dict):
+            self.complete = False
+            return []
+        candidates = []
+        for name, written in components.value.items():
+            if not isinstance(written.value, dict) or not re.fullmatch(NAME_PATTERN, name):
+                self.complete = False
+                continue
+            override = boot.at(("components", name))
+            component = written if override is None else component_over(written, override)
+            if not isinstance(component.value, dict):
+                continue  # an override that is no mapping: the boot configuration's validation has said so
+            user = tree.child("user")
+            if user is not None and head is not None and component.child("user") is None:
+                component = replace(component, value={**component.value, "user": user})
+            component = substitute(component, scope, ("components", name), self.problems)
+            model = self._validated(ComponentModel, component, "components", name)
+            spec = None if model is None else model.spec(name, role)
+            candidates.append(Candidate(name=name, role=role, tree=component, spec=spec))
+        return candidates
+
+    def _unknown_overrides(self, boot: Located, known: set[str]) -> None:
+        overrides = boot.child("components")
+        if not self.complete or overrides is None or not isinstance(overrides.value, dict):
+            return
+        for name, override in overrides.value.items():
+            if name not in known:
+                remedy = suggestion(name, known, what="components of this host's roles")
+                what = f"no role of this host has a component {name}"
+                self.problems.append(override.problem(("components", name), what, remedy))

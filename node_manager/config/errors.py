@@ -1,0 +1,178 @@
+"""pydantic's errors as problems: with the line where the value stands and a sentence that says what would be right.
+
+Runs in the validator alone.
+"""
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from node_manager.config.document import Located, Path_, shown, trap
+from node_manager.config.problems import Problem
+
+KEY = "[key]"
+"""pydantic's last step of the path to a key of a mapping."""
+NEAR = 0.6
+"""difflib's own cut-off for a near miss."""
+
+
+def problems_of(error: ValidationError, tree: Located, model: type[BaseModel], base: Path_ = ()) -> list[Problem]:
+    """Every error of a validation as a problem. `tree` is what was validated, `base` its path in the whole."""
+    return [_problem(details, tree, model, base) for details in error.errors(include_url=False)]
+
+
+def suggestion(word: str, known: Iterable[str], *, what: str) -> str:
+    """The remedy for an unknown word: the near miss, and all that are known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=NEAR)
+    listed = f"{what}: {', '.join(names)}" if names else f"there is no {what}"
+    return f"did you mean {near[0]}? {listed}" if near else listed
+
+
+def _problem(details: ErrorDetails, tree: Located, model: type[BaseModel], base: Path_) -> Problem:
+    kind = details["type"]
+    location = tuple(step for step in details["loc"] if step != KEY)
+    path, found = _walk(tree, location, keep_last=kind == "missing")
+    what, remedy = _sentences(details, location, found, model)
+    return found.problem((*base, *path), what, remedy)
+
+
+def _walk(tree: Located, location: Path_, *, keep_last: bool) -> tuple[Path_, Located]:
+    """The part of a location that exists in the file, and what stands there.
+
+    Steps that pydantic adds for the members of a union stand in no file; the last step of a missing field does not
+    either, but it is the field's name.
+    """
+    path: list[str | int] = []
+    found = tree
+    for step in location:
+        below = found.child(step)
+        if below is not None:
+            path.append(step if isinstance(found.value, list) else str(step))
+            found = below
+    if keep_last:
+        path.append(location[-1])
+    return tuple(path), found
+
+
+def _sentences(details: ErrorDetails, location: Path_, found: Located, model: type[BaseModel]) -> tuple[str, str]:
+    """What is wrong, and what would be right."""
+    kind = details["type"]
+    context: Mapping[str, Any] = details.get("ctx", {})
+    if kind == "refused":
+        return str(context["problem"]), str(context["remedy"])
+    if kind == "missing":
+        return "it is missing", f"add it: {_description(model, location)}"
+    if kind == "extra_forbidden":
+        return "unknown field", suggestion(str(location[-1]), _known_fields(model, location), what="known fields")
+    if kind in _EXPECTED:
+        return _wrong_type(kind, found)
+    if kind in {"enum", "literal_error"}:
+        return _wrong_word(str(context["expected"]), found)
+    if kind in _BOUNDS:
+        bound = next(iter(context[name] for name in _BOUNDS[kind][1:] if name in context))
+        return f"{_given(found)} is {_BOUNDS[kind][0]} {bound:g}", "give a value within the bound"
+    if kind == "too_short":
+        return "it is empty", "give at least one item"
+    if kind in {"too_long", "string_too_long"}:
+        bound = context["max_length"]
+        return f"it is longer than {bound}", "no configuration needs that many; shorten it"
+    return str(details["msg"]).lower(), "see the reference of this field in docs/reference"
+
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_BOUNDS = {
+    "greater_than_equal": ("below the least that is allowed,", "ge"),
+    "less_than_equal": ("above the most that is allowed,", "le"),
+}
+
+
+def _wrong_type(kind: str, found: Located) -> tuple[str, str]:
+    expected = _EXPECTED[kind]
+    value = found.value
+    if kind == "string_type" and (read := trap(found)):
+        return f"{expected} is expected; {read}", f'for text write "{found.text}" in quotes'
+    problem = f"{expected} is expected, not {_given(found)}"
+    if expected == "a list" and isinstance(value, str):
+        return problem, f"write [{', '.join(_words(value))}]; there is no shell"
+    if expected.endswith("number") and isinstance(value, str):
+        if re.fullmatch(r"[0-9.]+", value):
+            return problem, f"write {value} without quotes"
+        if number := re.fullmatch(r"([0-9.]+) ?[a-z]+", value):
+            return problem, f"write the number alone, such as {number[1]}; a name that ends in _s counts seconds"
+        return problem, "write decimal digits without quotes"
+    if expected == "a mapping":
+        return problem, "write `{}` for one without settings, or lines of the form `key: value` below it"
+    return problem, f"give {expected}, or remove the line for the default"
+
+
+def _wrong_word(expected: str, found: Located) -> tuple[str, str]:
+    words = [word for pair in re.findall(r"'([^']*)'|(\w+)", expected) for word in pair if word and word != "or"]
+    read = trap(found)
+    given = f"{_given(found)}{f' ({read})' if read else ''}"
+    return f"{given} is not allowed here", suggestion(str(found.value), words, what="allowed")
+
+
+def _given(found: Located) -> str:
+    value = found.value
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "null" if found.text else "nothing"
+    return shown(value) if isinstance(value, str) else found.text
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command[:200])
+    except ValueError:
+        return command[:200].split()
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _models_in(argument)]
+
+
+def _models_at(model: type[BaseModel], location: Path_) -> list[type[BaseModel]]:
+    """The models that could judge what stands at a location; union tags, keys and indices on the way are skipped."""
+    models = [model]
+    for step in location:
+        below = [
+            found
+            for candidate in models
+            if step in candidate.model_fields
+            for found in _models_in(candidate.model_fields[str(step)].annotation)
+        ]
+        models = below or models
+    return models
+
+
+def _known_fields(model: type[BaseModel], location: Path_) -> set[str]:
+    return {name for candidate in _models_at(model, location[:-1]) for name in candidate.model_fields}
+
+
+def _description(model: type[BaseModel], location: Path_) -> str:
+    for candidate in _models_at(model, location[:-1]):
+        field = candidate.model_fields.get(str(location[-1]))
+        if field is not None and field.description:
+            return field.description
+    return f"`{location[-1]}: ...`"
