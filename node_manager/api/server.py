@@ -64,6 +64,26 @@ class ApiServer:
         """The listening socket while it serves, for a descriptor store or a successor."""
         return self._listener
 
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    @property
+    def streams(self) -> int:
+        """Followers of events among them."""
+        return len(self._streams)
+
+    @property
+    def waiting_commands(self) -> int:
+        """Commands that were handed to the backend and not answered yet."""
+        return self._commands
+
+    @property
+    def accepting(self) -> bool:
+        """False while closed, and while the process is out of descriptors or memory for new connections."""
+        return self._listener is not None and self._retry is None
+
     def start(self, sock: socket.socket | None = None) -> None:
         """Serve, at the path or on `sock`, which listens already and which the server then owns.
 

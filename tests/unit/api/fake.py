@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from node_manager.api.backend import CommandRequest, CommandResult
 from node_manager.api.limits import Limits
@@ -69,7 +69,7 @@ def status_body(*components: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def why_body(name: str, **changes: Any) -> dict[str, Any]:
     """An explanation of a component that runs, with changes."""
-    return {
+    body: dict[str, Any] = {
         "component": name,
         "role": "manager",
         "state": "running",
@@ -93,7 +93,8 @@ def why_body(name: str, **changes: Any) -> dict[str, Any]:
         "history": [],
         "now_ns": NOW_NS,
         "wall_offset_ns": WALL_OFFSET_NS,
-    } | changes
+    }
+    return body | changes
 
 
 def event(seq: int, name: str = "component.state_changed", **fields: Any) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class FakeBackend:
     def why(self, component: str) -> dict[str, Any] | None:
         if all(known["name"] != component for known in self.body["components"]):
             return None
-        return self.reasons.get(component, why_body(component))
+        return self.reasons.get(component) or why_body(component)
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
         return [entry for entry in self.history if entry["seq"] > after][:limit]
@@ -175,7 +176,7 @@ class Service:
         self.server = ApiServer(self._loop, self.path, self.backend, version="1.2.3", limits=limits)
         self._thread = threading.Thread(target=self._loop.run_forever)
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> Self:
         self.server.start()
         self._thread.start()
         return self
@@ -217,7 +218,12 @@ class Service:
 
     def happen(self, *entries: dict[str, Any]) -> None:
         """Let events happen."""
-        self.on_loop(lambda: [self.backend.happen(entry) for entry in entries])
+
+        def add() -> None:
+            for entry in entries:
+                self.backend.happen(entry)
+
+        self.on_loop(add)
 
     def connect(self) -> socket.socket:
         """Open a connection."""
