@@ -77,8 +77,8 @@ class AgentView:
 
     @property
     def drain_deadline_ns(self) -> int | None:
-        """When the drain must be over (CLOCK_BOOTTIME)."""
-        return read_integer(self.levels.get("DRAIN_DEADLINE_NS"))
+        """When the drain must be over (CLOCK_BOOTTIME); None: no deadline, which is 0 on the wire."""
+        return read_integer(self.levels.get("DRAIN_DEADLINE_NS")) or None
 
     @property
     def undrain(self) -> bool:
@@ -87,7 +87,7 @@ class AgentView:
 
     @property
     def epoch(self) -> int | None:
-        """The controller's epoch for this host that the directives belong to."""
+        """The greatest epoch of this host that an operator has released; belongs to `undrain`."""
         return read_integer(self.levels.get("EPOCH"))
 
     @property
@@ -282,8 +282,9 @@ class HeartbeatClient:
         self._beat_at_ns = self._full_at_ns = now
 
     def _lose(self, now: int) -> None:
-        self._disconnect()
-        self._retry_later(now)
+        if self._sock is not None:
+            self._disconnect()
+            self._retry_later(now)
 
     def _disconnect(self) -> None:
         if self._sock is not None:

@@ -180,11 +180,12 @@ def test_the_agents_levels_reach_the_program(
         "host.draining": (False, None, None),
         "x": (None, None, None),
     }
-    node.said["worker"] = [("DRAIN", "0"), ("UNDRAIN", "1"), ("DECOMMISSIONED", "1")]
+    node.said["worker"] = [("DRAIN", "0"), ("DRAIN_DEADLINE_NS", "0"), ("UNDRAIN", "1"), ("DECOMMISSIONED", "1")]
     server.send("worker")
     client.service()
     view = client.agent
     assert (view.drain, view.undrain, view.decommissioned, view.epoch) == (False, True, True, None)
+    assert view.drain_deadline_ns is None
     assert (view.components, view.facts) == ({}, {})
     assert view.node == "node-1"
 
@@ -356,6 +357,25 @@ def test_last_directives_are_heard_from_an_agent_that_is_gone(make: Maker, agent
     agent.hang_up()
     client.service()
     assert (client.agent.drain, client.connected) == (True, False)
+
+
+def test_an_agent_that_takes_nothing_more_is_left(make: Maker, agent: Agent, clock: Clock) -> None:
+    """A failing send ends the connection, and the next attempt comes after one delay, not two."""
+    client = make()
+    met(client, agent)
+    agent.sock.shutdown(socket.SHUT_RD)
+    clock.advance_ms(1000)
+    client.service()
+    assert (client.connected, client.fileno(), client.next_ms()) == (False, -1, 200)
+
+
+def test_a_template_is_part_of_the_hello(path: Path, agent: Agent) -> None:
+    """A component that knows its host's template says so."""
+    client = HeartbeatClient("worker", str(path), template="spot-large")
+    client.service()
+    agent.accept()
+    assert agent.heard()[0]["TEMPLATE"] == "spot-large"
+    client.close()
 
 
 @pytest.mark.parametrize("record", [b"\xff", b"no equals", b"PART=3/2\n", b"XCE_HEARTBEAT=2\n", b"A=" + b"x" * 8192])

@@ -395,6 +395,18 @@ def test_running_out_of_descriptors_pauses_accepting(
     one.close()
 
 
+def test_closing_leaves_nothing_on_the_loop(loop: MovableLoop, server: HeartbeatServer, node: Node, peer: Peer) -> None:
+    """After `close` no timer and no descriptor of the server does anything more, and no end is posted."""
+    greeted(loop, node, peer)
+    server.close()
+    loop.advance(120)
+    loop.turn()
+    assert peer.is_closed()
+    assert node.closed == []
+    server.send("worker")
+    server.close()
+
+
 def test_the_agent_speaks_each_interval_of_the_component(loop: MovableLoop, node: Node, peer: Peer) -> None:
     """Beats count up by the component's own interval, and carry only what has changed."""
     node.said["worker"] = [("COMPONENT.worker", "running"), ("LOAD", "1")]
