@@ -1,0 +1,127 @@
+"""The command line of xce-nodectl."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from node_manager import __version__
+from node_manager.cli.waiting import GOALS, goal_error
+
+DEFAULT_SOCKET = "/run/xce/node-manager/status.sock"
+SOCKET_VARIABLE = "XCE_STATUS_SOCKET"
+NS_PER_S = 1_000_000_000
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(?:\d{1,9}(?:ms|s|m|h|d))+|\d{1,9}")
+_PART = re.compile(r"(\d+)(ms|s|m|h|d)")
+_EXAMPLES = """\
+examples:
+  xce-nodectl status                     what runs here, and what is wrong
+  xce-nodectl status --watch             the same, redrawn at each change
+  xce-nodectl why worker                 who decided what about worker, and what comes next
+  xce-nodectl drain --deadline 2h --reason "new kernel"
+  xce-nodectl wait --for drained --timeout 2h
+  xce-nodectl stop worker --reason "disk swap"
+  xce-nodectl events --follow worker
+  xce-nodectl --json status | jq .node.ready
+
+exit status:
+  0  done
+  1  not so: a rule refused it, a wait timed out, the node is not ready
+  2  the command line is wrong
+  3  the agent is not reachable
+  4  not permitted
+"""
+_COMPONENT_VERBS = {
+    "start": "start components; lifts a hold, overrides backoff and maintenance",
+    "stop": "stop components and hold them until they are started",
+    "restart": "stop components and start them again",
+}
+_HOST_VERBS = {
+    "undrain": "take work again",
+    "decommission": "stop for good what depends on it; survives a reboot",
+    "recommission": "release the latches of drain and decommission",
+}
+
+
+def parse_duration_ns(text: str) -> int:
+    """Read `90`, `90s`, `500ms`, `2m`, `1h30m`, `2d`; a bare number is seconds."""
+    if not _DURATION.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 2m, 1h30m")
+    parts = _PART.findall(text) or [(text, "s")]
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts) * (NS_PER_S // 1000)
+
+
+def parse_deadline_ns(text: str) -> int:
+    """Read a duration above zero."""
+    value = parse_duration_ns(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("a deadline must be above 0")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser; `command` in its result names the command."""
+    # SUPPRESS: the same options are taken before and after the command, and neither place resets the other.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument(
+        "--socket", metavar="PATH", help=f"status socket (default ${SOCKET_VARIABLE} or {DEFAULT_SOCKET})"
+    )
+    common.add_argument("--json", action="store_true", help="print what the agent answers, for programs")
+    reason = argparse.ArgumentParser(add_help=False)
+    reason.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks later")
+
+    main = argparse.ArgumentParser(
+        prog="xce-nodectl",
+        description="Ask and direct the node manager of this host.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+        allow_abbrev=False,
+    )
+    main.add_argument("--version", action="version", version=f"xce-nodectl {__version__}")
+    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=[common, *parents],
+            allow_abbrev=False,
+        )  # fmt: skip
+
+    status = command("status", "show the node, its components and facts")
+    status.add_argument("--watch", action="store_true", help="redraw at each change, until Ctrl-C")
+    why = command("why", "explain why a component is as it is and what comes next")
+    why.add_argument("component", metavar="COMPONENT")
+    events = command("events", "show the history, oldest first")
+    events.add_argument("component", metavar="COMPONENT", nargs="?", help="only events of this component")
+    events.add_argument("--after", type=_sequence, default=0, metavar="SEQ", help="only newer events than this")
+    events.add_argument("--follow", action="store_true", help="stay and show events as they happen, until Ctrl-C")
+    for name, summary in _COMPONENT_VERBS.items():
+        command(name, summary, reason).add_argument("component", metavar="COMPONENT", nargs="+")
+    drain = command("drain", "take no more work and let what runs end", reason)
+    drain.add_argument("--deadline", type=parse_deadline_ns, metavar="TIME", help="when it must be over, such as 2h")
+    for name, summary in _HOST_VERBS.items():
+        command(name, summary, reason)
+    maintenance = command("maintenance", "switch automatic starts and kills off (on) or on again (off)", reason)
+    maintenance.add_argument("switch", choices=["on", "off"])
+    wait = command("wait", "wait until something is so; also for the agent itself")
+    wait.add_argument("--for", dest="goal", required=True, metavar="GOAL", help=f"{', '.join(GOALS)} or state=NAME")
+    wait.add_argument("--timeout", type=parse_duration_ns, default="60s", metavar="TIME", help="default 60s")
+    wait.add_argument("component", metavar="COMPONENT", nargs="?", help="the whole node where it is left out")
+    command("reload", "read the configuration again")
+    return main
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse a command line; a wrong one ends the program with status 2 and a sentence."""
+    main = parser()
+    arguments = main.parse_args(argv)
+    if arguments.command == "wait" and (wrong := goal_error(arguments.goal, arguments.component)):
+        main.error(f"cannot wait: {wrong}")
+    return arguments
+
+
+def _sequence(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):  # noqa: PLR2004  fits 64 bits
+        raise argparse.ArgumentTypeError(f"{text!r} is not a sequence number")
+    return int(text)

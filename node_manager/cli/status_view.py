@@ -1,0 +1,144 @@
+"""`xce-nodectl status` for people: a header, what is wrong, the components, the facts."""
+
+from __future__ import annotations
+
+from node_manager.cli.table import Column, cut, layout
+from node_manager.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Moments, Screen, duration, one_line
+
+TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
+if TYPE_CHECKING:
+    from typing import Any
+
+COMPONENTS = (
+    Column("COMPONENT", shrink=12),
+    Column("ROLE", shrink=6, drop=1),
+    Column("STATE"),
+    Column("READY"),
+    Column("PID", right=True, drop=3),
+    Column("UPTIME", right=True, drop=4),
+    Column("RESTARTS", right=True, drop=2),
+    Column("REASON", shrink=12),
+    Column("NEXT", shrink=8, drop=5),
+)
+FACTS = (
+    Column("FACT", shrink=12),
+    Column("VALUE"),
+    Column("AUTHORITY", shrink=10, drop=1),
+    Column("TERM", right=True),
+    Column("VALID FOR", right=True),
+)
+_STATE_COLOURS = {
+    "running": GREEN,
+    "starting": YELLOW,
+    "stopping": YELLOW,
+    "killing": RED,
+    "backoff": RED,
+    "failed": RED,
+    "stopped": DIM,
+    "exited": DIM,
+}
+_YES_NO = {True: "yes", False: "no", None: "?"}
+_COMPONENT_FACTS = "component."
+"""Facts that the table of components shows already."""
+_MAINTENANCE = "node.maintenance"
+
+
+def render(body: dict[str, Any], screen: Screen) -> list[str]:
+    """Render a clean status body for this screen."""
+    width, _ = screen.size()
+    moments = Moments(body)
+    lines = [_headline(body, screen), *_host(body["host"], moments, screen), *_troubles(body, screen)]
+    components = body["components"]
+    if components:
+        lines += ["", *_components(components, moments, screen, width)]
+    facts = [fact for fact in body["facts"] if not fact["name"].startswith(_COMPONENT_FACTS)]
+    if facts:
+        lines += ["", *_facts(facts, moments, screen, width)]
+    troubled = [one_line(component["name"]) for component in components if _troubled(component)]
+    if troubled:
+        lines += ["", cut(f"More: xce-nodectl why {troubled[0]}", width)]
+    return lines
+
+
+def _headline(body: dict[str, Any], screen: Screen) -> str:
+    node = body["node"]
+    ready = screen.paint("ready", GREEN) if node["ready"] else screen.paint("NOT READY", RED, BOLD)
+    parts = [screen.paint(one_line(node["name"]), BOLD), one_line(node["state"]), ready]
+    parts.append(f"host {one_line(body['host']['state'])}")
+    if any(fact["name"] == _MAINTENANCE and fact["value"] is True for fact in body["facts"]):
+        parts.append(screen.paint("maintenance", YELLOW, BOLD))
+    if node["roles"]:
+        parts.append(f"roles {', '.join(one_line(role) for role in node['roles'])}")
+    return "  ".join(parts)
+
+
+def _host(host: dict[str, Any], moments: Moments, screen: Screen) -> list[str]:
+    """Say who took the host out of use, why, and how long it still has."""
+    if host["state"] == "active":
+        return []
+    parts = [f"host is {one_line(host['state'])}"]
+    if host["deadline_ns"] is not None:
+        parts.append(f"deadline {moments.clock(host['deadline_ns'])} ({moments.ahead(host['deadline_ns'])})")
+    if host["jobs_left"] is not None:
+        parts.append(f"{host['jobs_left']} job{'' if host['jobs_left'] == 1 else 's'} left")
+    if host["by"]:
+        parts.append(f"by {one_line(host['by'])}")
+    sentence = ", ".join(parts)
+    if host["reason"]:
+        sentence += f": {one_line(host['reason'])}"
+    return [screen.paint(sentence, YELLOW)]
+
+
+def _troubles(body: dict[str, Any], screen: Screen) -> list[str]:
+    """Show in full what is wrong with the configuration, and every warning."""
+    lines = []
+    if body["node"]["config_error"]:
+        lines.append(screen.paint("CONFIGURATION ERROR", RED, BOLD))
+        lines += [f"  {one_line(line)}" for line in body["node"]["config_error"].splitlines()]
+    lines += [f"{screen.paint('WARNING', YELLOW, BOLD)} {one_line(warning)}" for warning in body.get("warnings", [])]
+    return lines
+
+
+def _components(components: list[dict[str, Any]], moments: Moments, screen: Screen, width: int) -> list[str]:
+    rows = [
+        [
+            one_line(component["name"]),
+            one_line(component["role"]),
+            one_line(component["state"]),
+            _YES_NO[component["ready"]],
+            one_line(component["pid"]) or "-",
+            "-" if component.get("uptime_ns") is None else duration(component["uptime_ns"]),
+            one_line(component["restarts"]),
+            one_line(component["reason"]),
+            moments.next(component["next"]),
+        ]
+        for component in components
+    ]
+
+    def paint(text: str, title: str, number: int) -> str:
+        if number < 0:
+            return screen.paint(text, BOLD)
+        component = components[number]
+        if title == "STATE":
+            return screen.paint(text, _STATE_COLOURS.get(component["state"], YELLOW))
+        if title == "READY" and component["desired"] == "up":
+            return screen.paint(text, *{True: (GREEN,), False: (RED,), None: (YELLOW,)}[component["ready"]])
+        return text
+
+    return layout(COMPONENTS, rows, width, paint)
+
+
+def _facts(facts: list[dict[str, Any]], moments: Moments, screen: Screen, width: int) -> list[str]:
+    rows = []
+    for fact in facts:
+        until = fact["valid_until_ns"]
+        held = "-" if until is None else duration(until - moments.now_ns) if until > moments.now_ns else "over"
+        value = {True: "true", False: "false", None: "unknown"}[fact["value"]]
+        term = "-" if fact["term"] is None else one_line(fact["term"])
+        rows.append([one_line(fact["name"]), value, one_line(fact["authority"]) or "-", term, held])
+    return layout(FACTS, rows, width, lambda text, _, number: screen.paint(text, BOLD) if number < 0 else text)
+
+
+def _troubled(component: dict[str, Any]) -> bool:
+    """It should be ready and is not: its whole story is worth reading."""
+    return component["desired"] == "up" and component["ready"] is not True

@@ -1,0 +1,108 @@
+"""`xce-nodectl wait`: what can be waited for, and what is still missing."""
+
+from __future__ import annotations
+
+import time
+
+from node_manager.cli.changes import Changes
+from node_manager.cli.terminal import clean, duration, one_line
+
+TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
+if TYPE_CHECKING:
+    from typing import Any
+
+    from node_manager.api.client import Client
+
+STATES = ("stopped", "starting", "running", "stopping", "killing", "backoff", "exited", "failed")
+_WITHOUT_PROCESS = ("stopped", "exited", "failed")
+_HOST_STATES = {"drained": ("drained", "decommissioned"), "decommissioned": ("decommissioned",)}
+"""A decommissioned host is past being drained."""
+_STATE = "state="
+GOALS = ("ready", "running", "stopped", *_HOST_STATES)
+_LOOK_AGAIN_S = 2.0
+"""A status is looked at so often even if no event says that it changed."""
+_NS_PER_S = 1_000_000_000
+
+
+def goal_error(goal: str, component: str | None) -> str | None:
+    """Say what is wrong with a goal, None where it can be waited for."""
+    if goal in _HOST_STATES and component is not None:
+        return f"{goal} is about the host: name no component"
+    if goal in GOALS:
+        return None
+    if not goal.startswith(_STATE):
+        return f"unknown goal {goal!r}: use {', '.join(GOALS)} or state=NAME"
+    if goal.removeprefix(_STATE) not in STATES:
+        return f"unknown state {goal.removeprefix(_STATE)!r}: use one of {', '.join(STATES)}"
+    if component is None:
+        return "state=NAME needs a component"
+    return None
+
+
+def missing(body: dict[str, Any], goal: str, component: str | None) -> list[str]:
+    """Say what still stands between this (clean) status and the goal, a sentence each; nothing: it is reached."""
+    if goal in _HOST_STATES:
+        state = body["host"]["state"]
+        return [] if state in _HOST_STATES[goal] else [f"host is {one_line(state)}"]
+    components = body["components"]
+    if component is not None:
+        components = [known for known in components if known["name"] == component]
+        if not components:
+            names = ", ".join(one_line(known["name"]) for known in body["components"]) or "none"
+            return [f"no component is called {component!r}; there are: {names}"]
+    elif goal == "ready":
+        return [] if body["node"]["ready"] else _node_not_ready(body)
+    elif goal == "running":
+        components = [known for known in components if known["desired"] == "up"]
+        if body["node"]["state"] != "running":
+            return [f"node is {one_line(body['node']['state'])}"]
+    return [_sentence(known) for known in components if not _reached(known, goal)]
+
+
+def wait(client: Client, goal: str, component: str | None, timeout_ns: int) -> list[str]:
+    """Wait until nothing is missing, at most `timeout_ns`; what is missing then. An absent agent is waited for too."""
+    from node_manager.api.client import NotReachable
+
+    deadline_s = time.monotonic() + timeout_ns / _NS_PER_S
+    with Changes(client) as changes:
+        while True:
+            try:
+                answer = client.get("/v1/status")
+                lacking = missing(clean(answer.body), goal, component) if answer.ok else [f"agent says {answer.status}"]
+            except NotReachable as error:
+                lacking = [str(error)]
+            left_s = deadline_s - time.monotonic()
+            if not lacking or left_s <= 0:
+                return lacking
+            changes.wait(min(left_s, _LOOK_AGAIN_S))
+
+
+def timed_out(goal: str, component: str | None, timeout_ns: int, lacking: list[str]) -> str:
+    """Say that the wait was in vain, and why."""
+    subject = "node" if component is None else component
+    return f"{subject} is not {goal} after {duration(timeout_ns)}: {'; '.join(lacking)}"
+
+
+def _reached(component: dict[str, Any], goal: str) -> bool:
+    if goal == "ready":
+        return component["ready"] is True
+    if goal == "running":
+        return bool(component["state"] == "running")
+    if goal == "stopped":
+        return component["state"] in _WITHOUT_PROCESS
+    return bool(component["state"] == goal.removeprefix(_STATE))
+
+
+def _node_not_ready(body: dict[str, Any]) -> list[str]:
+    node = body["node"]
+    lacking = [] if node["state"] == "running" else [f"node is {one_line(node['state'])}"]
+    if node["config_error"]:
+        lacking.append(f"configuration: {one_line(node['config_error'])}")
+    lacking += [_sentence(known) for known in body["components"] if known["desired"] == "up" and not known["ready"]]
+    return lacking or ["node is not ready"]
+
+
+def _sentence(component: dict[str, Any]) -> str:
+    ready = {True: "", False: ", not ready", None: ", readiness unknown"}[component["ready"]]
+    reason = one_line(component["reason"])
+    return f"{one_line(component['name'])} is {one_line(component['state'])}{ready}{f' ({reason})' if reason else ''}"

@@ -1,0 +1,119 @@
+"""`xce-nodectl why` and `events` for people: who decided what, since when, and what comes next."""
+
+from __future__ import annotations
+
+from node_manager.cli.terminal import BOLD, GREEN, NS_PER_S, RED, YELLOW, Moments, Screen, clock, one_line
+
+TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
+if TYPE_CHECKING:
+    from typing import Any
+
+HISTORY_SHOWN = 5
+"""Last events shown: what fits a screen beside the rest."""
+_LABEL_WIDTH = 10
+_READY = {True: "ready", False: "not ready", None: "readiness unknown"}
+_EVENT_FIELDS = ("seq", "at", "event", "component", "count")
+
+
+def render(body: dict[str, Any], screen: Screen) -> list[str]:
+    """Render a clean explanation for this screen."""
+    moments = Moments(body)
+    colour = GREEN if body["state"] == "running" and body["ready"] else YELLOW if body["state"] == "running" else RED
+    state = screen.paint(one_line(body["state"]), colour, BOLD)
+    lines = [
+        f"{screen.paint(one_line(body['component']), BOLD)} is {state}: {one_line(body['reason'])}",
+        "",
+        *_labelled("since", [f"{moments.clock(body['since_ns'])} ({moments.ago(body['since_ns'])})"]),
+        *_labelled("wanted", [f"{one_line(body['desired'])}; {_READY[body['ready']]}; role {one_line(body['role'])}"]),
+        *_labelled("rule", _ruling(body, moments)),
+        *_labelled("also", [_claim(claim, moments) for claim in _others(body)]),
+        *_labelled("last exit", [one_line(body["last_exit"])] if body["last_exit"] else []),
+        *_labelled("probes", [_probe(probe, moments) for probe in body["probes"]]),
+        *_labelled("next", [_next(body["next"], moments)]),
+    ]
+    history = body["history"][-HISTORY_SHOWN:]
+    return lines + _labelled("history", [event_line(event, with_component=False) for event in history])
+
+
+def event_line(event: dict[str, Any], *, with_component: bool = True) -> str:
+    """Render one event: local time, component, name, its fields, and how often it was repeated."""
+    parts = [_local(event["at"])]
+    if with_component:
+        parts.append(one_line(event.get("component")) or "-")
+    parts.append(one_line(event["event"]))
+    parts += [
+        f"{one_line(key)}={_value(value)}"
+        for key, value in event.items()
+        if key not in _EVENT_FIELDS and value is not None
+    ]
+    if event.get("count", 1) > 1:
+        parts.append(f"({event['count']} times)")
+    return "  ".join(parts)
+
+
+def _labelled(label: str, texts: list[str]) -> list[str]:
+    """Put a label before the first of several lines; nothing where there are none."""
+    labels = [label] + [""] * len(texts)
+    return [f"  {name:<{_LABEL_WIDTH}}{text}" for name, text in zip(labels, texts, strict=False)]
+
+
+def _ruling(body: dict[str, Any], moments: Moments) -> list[str]:
+    """The rule that decides, with who stated it and when, where somebody did."""
+    for claim in body["claims"]:
+        if claim["rule"] == body["rule"]:
+            return [_claim(claim, moments)]
+    return [f"{one_line(body['rule'])}: {one_line(body['reason'])}"]
+
+
+def _others(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everything that holds beside the ruling claim."""
+    found = list(body["claims"])
+    for claim in body["claims"]:
+        if claim["rule"] == body["rule"]:
+            found.remove(claim)
+            break
+    return found
+
+
+def _claim(claim: dict[str, Any], moments: Moments) -> str:
+    text = f"{one_line(claim['rule'])}: {one_line(claim['reason'])}"
+    if claim["by"]:
+        text += f"; by {one_line(claim['by'])}"
+    when = _local(claim["at"]) if claim["at"] else moments.clock(claim["since_ns"])
+    return f"{text}; since {when}"
+
+
+def _probe(probe: dict[str, Any], moments: Moments) -> str:
+    text = f"{one_line(probe['probe'])} {one_line(probe['state'])}"
+    if probe["detail"]:
+        text += f": {one_line(probe['detail'])}"
+    failures, successes = probe["failures"], probe["successes"]
+    if failures:
+        text += f"; {failures} failure{'' if failures == 1 else 's'} in a row"
+    elif successes:
+        text += f"; {successes} success{'' if successes == 1 else 'es'} in a row"
+    if probe["next_at_ns"] is not None:
+        text += f"; next {moments.ahead(probe['next_at_ns'])}"
+    return text
+
+
+def _next(following: dict[str, Any] | None, moments: Moments) -> str:
+    if following is None:
+        return "nothing happens by itself"
+    text = moments.next(following)
+    return text if following["at_ns"] is None else f"{text} ({moments.clock(following['at_ns'])})"
+
+
+def _local(at: str) -> str:
+    """Turn ISO 8601 into local time; what is not a time is shown as it came."""
+    from datetime import datetime
+
+    try:
+        return clock(int(datetime.fromisoformat(at).timestamp()) * NS_PER_S)
+    except (ValueError, OverflowError):
+        return one_line(at)
+
+
+def _value(value: object) -> str:
+    text = one_line(value)
+    return f'"{text}"' if " " in text or not text else text
