@@ -238,13 +238,13 @@ class _Reader:
     def _value(self, node: yaml.Node, path: Path_, line: int) -> Located:
         self.values += 1
         if self.values > MAX_VALUES:
-            what = f"more than {MAX_VALUES} values, aliases included"
-            raise _LimitError(problem=what, problem_mark=node.start_mark)
+            # Without a line: that of the anchor would not be that of the alias.
+            raise _LimitError(problem=f"more than {MAX_VALUES} values, aliases included")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path, line)
         if any(node is outer for outer in self._open):
             self._note(node, path, "an alias stands inside of what it refers to", "write the value itself")
-            return Located("", self.file, line)
+            return Located({}, self.file, line)
         if node.tag not in {_TAG + "map", _TAG + "seq"}:
             self._note(node, path, f"the tag {shown(node.tag)} has no meaning here", "remove the tag")
         self._open.append(node)

@@ -30,7 +30,7 @@ def suggestion(word: str, known: Iterable[str], *, what: str) -> str:
     """The remedy for an unknown word: the near miss, and all that are known."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=NEAR)
-    listed = f"{what}: {', '.join(names)}" if names else f"there is no {what}"
+    listed = f"{what}: {', '.join(names)}" if names else f"there are no {what}"
     return f"did you mean {near[0]}? {listed}" if near else listed
 
 
@@ -75,8 +75,9 @@ def _sentences(details: ErrorDetails, location: Path_, found: Located, model: ty
     if kind in {"enum", "literal_error"}:
         return _wrong_word(str(context["expected"]), found)
     if kind in _BOUNDS:
-        bound = next(iter(context[name] for name in _BOUNDS[kind][1:] if name in context))
-        return f"{_given(found)} is {_BOUNDS[kind][0]} {bound:g}", "give a value within the bound"
+        words, name = _BOUNDS[kind]
+        given = str(location[-1]) if KEY in details["loc"] else _given(found)
+        return f"{given} is {words} {context[name]:g}", "give a value within the bound"
     if kind == "too_short":
         return "it is empty", "give at least one item"
     if kind in {"too_long", "string_too_long"}:
@@ -123,7 +124,7 @@ def _wrong_type(kind: str, found: Located) -> tuple[str, str]:
 
 def _wrong_word(expected: str, found: Located) -> tuple[str, str]:
     words = [word for pair in re.findall(r"'([^']*)'|(\w+)", expected) for word in pair if word and word != "or"]
-    read = trap(found)
+    read = trap(found) if found.value is None or isinstance(found.value, bool) else None
     given = f"{_given(found)}{f' ({read})' if read else ''}"
     return f"{given} is not allowed here", suggestion(str(found.value), words, what="allowed")
 

@@ -282,7 +282,8 @@ class LimitsModel(Strict):
 
 
 def _form(value: Any) -> str:
-    return "list" if isinstance(value, list) else "mapping"
+    """The member of the union that judges a value: everything but a mapping is taken for a list gone wrong."""
+    return "mapping" if isinstance(value, dict) else "list"
 
 
 PreStart = Annotated[
