@@ -1,0 +1,95 @@
+"""Users as the kernel wants them: numbers, looked up before the fork and kept for a while.
+
+A lookup goes through NSS and may block for as long as LDAP or sssd likes. It is never done in the child, and a host
+that starts five hundred components of one user asks once.
+"""
+
+import errno
+import os
+import pwd
+from dataclasses import dataclass
+
+from node_manager.runtime.clock import boottime_ns
+
+_KEEP_NS = 60_000_000_000
+"""How long an answer is used: long enough for a boot or a crash loop, short enough that a changed group arrives."""
+_MAX_KEPT = 256
+"""Accounts kept; far above the users of any configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A user that a process runs as. `groups` None: the process keeps the agent's identity as it is."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    login_shell: str
+    groups: tuple[int, ...] | None = None
+
+
+class AccountError(Exception):
+    """The user cannot be taken; the text is a clause that goes after "cannot run as USER: "."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.errno = number
+
+
+class Accounts:
+    """Looks users up, and remembers the ones that exist."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str | None, tuple[int, Account]] = {}
+
+    def find(self, name: str | None) -> Account:
+        """Return the account of this user, of the agent's own for None; AccountError where that cannot be.
+
+        An unknown user is asked for again each time: cloud-init may be about to create it.
+        """
+        now_ns = boottime_ns()
+        kept = self._kept.get(name)
+        if kept is not None and now_ns - kept[0] < _KEEP_NS:
+            return kept[1]
+        account = _own() if name is None else _named(name)
+        if len(self._kept) >= _MAX_KEPT:
+            self._kept.clear()
+        self._kept[name] = (now_ns, account)
+        return account
+
+
+def _own() -> Account:
+    uid = os.geteuid()
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:  # a container's arbitrary uid
+        return Account(name=str(uid), uid=uid, gid=os.getegid(), home="/", login_shell="/bin/sh")
+    return Account(
+        name=entry.pw_name, uid=uid, gid=os.getegid(), home=entry.pw_dir or "/", login_shell=entry.pw_shell or "/bin/sh"
+    )
+
+
+def _named(name: str) -> Account:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise AccountError(errno.ENOENT, "this host has no such user; create it or change `user` in the role") from None
+    except (OSError, ValueError) as error:  # NSS out of order; a NUL in the name
+        raise AccountError(errno.EIO, f"the user cannot be looked up: {error}") from error
+    own_uid = os.geteuid()
+    groups: tuple[int, ...] | None = None
+    if entry.pw_uid != own_uid:
+        if own_uid != 0:
+            raise AccountError(
+                errno.EPERM, f"the agent runs with uid {own_uid}; only an agent that is root can run another user's"
+            )
+        groups = tuple(os.getgrouplist(name, entry.pw_gid))
+    return Account(
+        name=name,
+        uid=entry.pw_uid,
+        gid=entry.pw_gid,
+        home=entry.pw_dir or "/",
+        login_shell=entry.pw_shell or "/bin/sh",
+        groups=groups,
+    )

@@ -1,0 +1,126 @@
+"""The environment that a component gets, from scratch, and the markers by which it is known again.
+
+Nothing of the agent's own environment goes on but PATH, LANG and TZ. The markers come first, so that a bounded read
+of /proc/PID/environ always has them.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from node_manager.core.spec import ComponentSpec
+from node_manager.runtime import kernel
+from node_manager.runtime.accounts import Account
+from node_manager.runtime.spawn import DEFAULT_PATH, LaunchError
+
+HEARTBEAT_SOCKET = "XCE_HEARTBEAT_SOCKET"
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
+COMPONENT = "XCE_COMPONENT"
+GENERATION = "XCE_GENERATION"
+MAIN_PID = "XCE_MAIN_PID"
+NONCE = "XCE_NODE_NONCE"
+TERM = "XCE_TERM"
+LEASE_VALID_UNTIL = "XCE_LEASE_VALID_UNTIL_NS"
+HELPER = "XCE_HELPER"
+"""Set for pre_start, reload, drain and probe commands alone: which run of a helper a process belongs to."""
+
+_PASSED_ON = ("PATH", "LANG", "TZ")
+_MAX_FILE_BYTES = 64 * 1024
+"""Bound on an environment_file; the kernel takes 128 KiB for one variable at most, and such files have a few lines."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTES = "\"'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markers:
+    """What marks the processes of one agent's components. `nonce` is this host's for this boot."""
+
+    nonce: str
+    runtime_dir: Path
+
+    @property
+    def heartbeat_socket(self) -> str:
+        """Where components beat."""
+        return str(self.runtime_dir / "heartbeat.sock")
+
+    def notify_socket(self, component: str) -> str:
+        """Where one component sends its sd_notify(3) datagrams."""
+        return str(self.runtime_dir / "notify" / f"{component}.sock")
+
+    def of(self, component: str, generation: int) -> Iterator[tuple[str, str]]:
+        """The variables that name the node, the component and the run."""
+        yield NONCE, self.nonce
+        yield COMPONENT, component
+        yield GENERATION, str(generation)
+        yield HEARTBEAT_SOCKET, self.heartbeat_socket
+
+
+def component_environment(spec: ComponentSpec, account: Account) -> dict[str, str]:
+    """What the component's own command and its helpers have in common, without markers. Raises LaunchError."""
+    variables = {key: os.environ[key] for key in _PASSED_ON if os.environ.get(key)}
+    variables.setdefault("PATH", DEFAULT_PATH)
+    variables |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.login_shell}
+    variables |= dict(spec.environment)
+    if spec.environment_file is not None:
+        variables |= read_environment_file(spec.environment_file)
+    return variables
+
+
+def read_environment_file(path: str) -> dict[str, str]:
+    """The variables of a file in the simple form of systemd.exec(5), EnvironmentFile=.
+
+    Lines KEY=VALUE; empty lines and lines that begin with `#` or `;` are skipped; white space around the value and
+    one pair of quotes around it go. A leading `-` of the path means that the file may be absent. Raises LaunchError.
+    """
+    optional = path.startswith("-")
+    name = path.removeprefix("-")
+    try:
+        text = _read_bounded(name)
+    except FileNotFoundError as error:
+        if optional:
+            return {}
+        raise _file_error(error, name) from error
+    except OSError as error:
+        raise _file_error(error, name) from error
+    variables: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#;":
+            continue
+        key, equals, value = stripped.partition("=")
+        key = key.rstrip()
+        if not equals or not _NAME.fullmatch(key):
+            raise LaunchError(
+                0, "environment_file", f"cannot read {name}, line {number}: expected NAME=VALUE, got {stripped[:40]!r}"
+            )
+        variables[key] = _unquoted(value.strip())
+    return variables
+
+
+def _read_bounded(name: str) -> str:
+    """The text of a regular file; a FIFO or a device would stall the agent."""
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        data = os.read(fd, _MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(data) > _MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    if b"\0" in data:
+        raise OSError(errno.EILSEQ, os.strerror(errno.EILSEQ))
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _file_error(error: OSError, name: str) -> LaunchError:
+    if error.errno is None:
+        return LaunchError(0, "environment_file", f"cannot read the environment_file {name}: {kernel.explain(error)}")
+    return LaunchError(error.errno, "environment_file", f"cannot read the environment_file {name}")
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
+        return value[1:-1]
+    return value

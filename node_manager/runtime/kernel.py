@@ -1,0 +1,130 @@
+"""The few system calls that Python does not wrap, each with the fallback that an older kernel needs.
+
+Nothing here decides anything. Numbers come from the kernel's uapi headers, named beside each.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+
+from node_manager.core.events import ExitStatus
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""linux/prctl.h"""
+_SYS_CLOSE_RANGE = 436
+"""The same on every architecture (asm-generic/unistd.h); glibc has a wrapper only since 2.34."""
+_CLOSE_RANGE_CLOEXEC = 4
+"""linux/close_range.h; kernel 5.11."""
+_MAX_FD = 0xFFFF_FFFF
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""linux/fs.h"""
+_PIDFD_GET_INFO = 0xC040_FF0B
+"""_IOWR(0xFF, 11, struct pidfd_info), first version, 64 bytes (linux/pidfd.h)."""
+_PIDFD_INFO_EXIT = 1 << 3
+"""Kernel 6.15: the exit status, once the process was reaped by whoever is its parent."""
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+"""mask, cgroupid, eleven ids, exit_code as wait(2) encodes it."""
+_CLOCK_BOOTTIME = 7
+_TFD_NONBLOCK = os.O_NONBLOCK
+_TFD_CLOEXEC = os.O_CLOEXEC
+_TFD_TIMER_ABSTIME = 1
+_NS_PER_S = 1_000_000_000
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("it_interval", _Timespec), ("it_value", _Timespec))
+
+
+def describe(number: int) -> str:
+    """An errno for people: "No such file or directory (ENOENT)"."""
+    return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+
+
+def explain(error: OSError) -> str:
+    """The same for an OSError, which may come without a number."""
+    return describe(error.errno) if error.errno else str(error)
+
+
+def become_subreaper(*, on: bool = True) -> None:
+    """Orphans among this process's descendants become its children from now on (prctl(2)). Raises OSError."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(int(on)), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def close_on_exec_from(lowest: int) -> None:
+    """Mark every descriptor from `lowest` up to be closed by the next exec; one system call where it exists."""
+    if _libc.syscall(_SYS_CLOSE_RANGE, ctypes.c_uint(lowest), ctypes.c_uint(_MAX_FD), _CLOSE_RANGE_CLOEXEC) == 0:
+        return
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - runs between fork and exec
+        number = int(name)
+        if number >= lowest:
+            try:
+                os.set_inheritable(number, False)
+            except OSError:
+                continue  # the descriptor of the listing itself, closed by now
+
+
+def exchange(first: str, second: str) -> None:
+    """Swap two directory entries in one step (renameat2(2), RENAME_EXCHANGE).
+
+    Raises OSError: EINVAL or ENOSYS where the file system or the C library does not know it.
+    """
+    renameat2 = getattr(_libc, "renameat2", None)
+    if renameat2 is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), ctypes.c_uint(_RENAME_EXCHANGE)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), first, None, second)
+
+
+def exit_status(wait_status: int) -> ExitStatus:
+    """A status as wait(2) encodes it, as the core wants it."""
+    if os.WIFSIGNALED(wait_status):
+        return ExitStatus(signal=os.WTERMSIG(wait_status), core_dumped=os.WCOREDUMP(wait_status))
+    return ExitStatus(code=os.WEXITSTATUS(wait_status))
+
+
+def wait_result(result: os.waitid_result) -> ExitStatus:
+    """The answer of waitid(2) as the core wants it."""
+    if result.si_code == os.CLD_EXITED:
+        return ExitStatus(code=result.si_status)
+    return ExitStatus(signal=result.si_status, core_dumped=result.si_code == os.CLD_DUMPED)
+
+
+def foreign_exit_status(pidfd: int) -> ExitStatus | None:
+    """How a process that is not our child ended; None: not reaped yet, or the kernel (before 6.15) does not tell."""
+    buffer = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0, *([0] * 11), 0))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+    except OSError:
+        return None
+    mask, _cgroup, *_ids, wait_status = _PIDFD_INFO.unpack(buffer)
+    return exit_status(wait_status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def timerfd_create() -> int:
+    """A non-blocking timer descriptor on CLOCK_BOOTTIME. Raises OSError."""
+    fd: int = _libc.timerfd_create(_CLOCK_BOOTTIME, _TFD_NONBLOCK | _TFD_CLOEXEC)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return fd
+
+
+def timerfd_settime(fd: int, at_ns: int) -> None:
+    """Let the timer expire at `at_ns` of its clock, at once if that is past; 0 disarms it. Raises OSError."""
+    value = _Timespec(at_ns // _NS_PER_S, at_ns % _NS_PER_S)
+    spec = _Itimerspec(_Timespec(0, 0), value)
+    if _libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

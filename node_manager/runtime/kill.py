@@ -1,0 +1,124 @@
+"""Killing a whole tree, again and again, until nothing of it lives.
+
+Each pass looks for members, opens a pidfd on each, makes sure by its start time that it is still the process that
+was seen, and sends SIGKILL through it. The next pass comes when all of them are dead, or after a while. The tree
+counts as empty when two looks in a row found nothing: a process may fork and exit behind a single one. There is no
+end but empty: what survives SIGKILL (uninterruptible sleep) is looked at once a second, and the core reports it.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+
+from node_manager.runtime.procfs import ProcFs, Stat
+from node_manager.runtime.tree import Owner, Trees
+
+_FIRST_LOOK_S = 0.02
+_LAST_LOOK_S = 1.0
+_MAX_WATCHED = 256
+"""Deaths waited for at once, by descriptor; a larger tree is looked at by time."""
+_LOOKS_NEEDED = 2
+
+
+def kill_exactly(procfs: ProcFs, member: Stat) -> int | None:
+    """SIGKILL the very process that was seen, and return its pidfd.
+
+    None: it is gone, its pid is another process's by now, or it is beyond our rights (then it goes on being a member,
+    and the core reports it). Raises OSError when no descriptor can be had.
+    """
+    try:
+        fd = os.pidfd_open(member.pid)
+    except ProcessLookupError:
+        return None
+    try:
+        now = procfs.stat(member.pid)
+        if now is not None and now.start_ticks == member.start_ticks:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            return fd
+    except (ProcessLookupError, PermissionError):
+        pass
+    except OSError:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+class TreeKill:
+    """One tree's end. `done` is called once, from the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        trees: Trees,
+        owner: Owner,
+        *,
+        newest: int,
+        done: Callable[[], None],
+    ) -> None:
+        self.newest = newest
+        """Generations above this one are spared. May be raised while the kill is under way."""
+        self._loop = loop
+        self._trees = trees
+        self._owner = owner
+        self._done = done
+        self._watched: dict[tuple[int, int], int] = {}
+        self._looks = 0
+        self._delay_s = _FIRST_LOOK_S
+        self._timer: asyncio.Handle | None = loop.call_soon(self._look)
+
+    def cancel(self) -> None:
+        """Look no further; what was killed stays killed. `done` is not called."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for fd in self._watched.values():
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        self._watched.clear()
+
+    def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            members = self._trees.members(self._owner, self.newest)
+            for member in members:
+                self._kill(member)
+        except OSError:  # no descriptors left: cannot look is not empty
+            members = None
+        if members or members is None or self._trees.planted(self._owner, self.newest):
+            self._looks = 0
+            self._timer = self._loop.call_later(self._delay_s, self._look)
+            self._delay_s = min(self._delay_s * 2, _LAST_LOOK_S)
+            return
+        self._looks += 1
+        if self._looks < _LOOKS_NEEDED:
+            self._timer = self._loop.call_soon(self._look)
+            return
+        self.cancel()
+        self._done()
+
+    def _kill(self, member: Stat) -> None:
+        key = (member.pid, member.start_ticks)
+        if key in self._watched:
+            return
+        fd = kill_exactly(self._trees.procfs, member)
+        if fd is None:
+            return
+        if len(self._watched) >= _MAX_WATCHED:
+            os.close(fd)
+            return
+        self._watched[key] = fd
+        self._loop.add_reader(fd, partial(self._died, key))
+
+    def _died(self, key: tuple[int, int]) -> None:
+        fd = self._watched.pop(key)
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        if not self._watched:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_soon(self._look)  # after everyone else who waits for this death

@@ -1,0 +1,117 @@
+"""What /proc says about processes: who is whose child, since when, in which session, with which markers.
+
+A process that is gone is None. Any other trouble (no descriptors left) is an OSError: "cannot look" must never be
+read as "is gone".
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_ENVIRON_BYTES = 64 * 1024
+"""How much of an environment is looked at: our markers stand at its front."""
+_MAX_STAT_BYTES = 4096
+_MAX_CHILDREN_BYTES = 1024 * 1024
+_MARKER_PREFIX = b"XCE_"
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One process as /proc/PID/stat tells it. `start_ticks` is since boot: pid and start name one process."""
+
+    pid: int
+    ppid: int
+    session: int
+    state: str
+    start_ticks: int
+    threads: int
+
+    @property
+    def living(self) -> bool:
+        """False for a zombie; a leader that ended before its threads (state Z too) still lives."""
+        return self.state not in "ZXx" or self.threads > 1
+
+
+class ProcFs:
+    """Reads a proc file system."""
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root = str(root)
+        self.lists_children = any(Path(root, "self", "task").glob("*/children"))
+        """Whether the kernel has CONFIG_PROC_CHILDREN; without it only a walk over all processes finds children."""
+
+    def stat(self, pid: int) -> Stat | None:
+        """One process, or None: gone."""
+        data = self._read(f"{self._root}/{pid}/stat", _MAX_STAT_BYTES)
+        if not data:
+            return None
+        fields = data[data.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
+        return Stat(
+            pid=pid,
+            ppid=int(fields[1]),
+            session=int(fields[3]),
+            state=fields[0].decode("ascii"),
+            start_ticks=int(fields[19]),
+            threads=int(fields[17]),
+        )
+
+    def children(self, pid: int) -> list[int]:
+        """Children of all threads of a process, as far as the kernel lists them."""
+        found: list[int] = []
+        try:
+            threads = os.listdir(f"{self._root}/{pid}/task")  # noqa: PTH208 - a hot path
+        except _GONE:
+            return found
+        for thread in threads:
+            data = self._read(f"{self._root}/{pid}/task/{thread}/children", _MAX_CHILDREN_BYTES)
+            found.extend(map(int, data.split()))
+        return found
+
+    def table(self) -> dict[int, Stat]:
+        """Every process of the host."""
+        names = os.listdir(self._root)  # noqa: PTH208 - a hot path
+        stats = (self.stat(int(name)) for name in names if name.isdigit())
+        return {stat.pid: stat for stat in stats if stat is not None}
+
+    def markers(self, pid: int) -> dict[str, str]:
+        """The XCE_ variables it was started with; none where it is gone or may not be looked at."""
+        try:
+            data = self._read(f"{self._root}/{pid}/environ", MAX_ENVIRON_BYTES)
+        except PermissionError:
+            return {}
+        found: dict[str, str] = {}
+        for entry in data.split(b"\0"):
+            if entry.startswith(_MARKER_PREFIX):
+                key, _, value = entry.decode("utf-8", "replace").partition("=")
+                found.setdefault(key, value)
+        return found
+
+    def uid(self, pid: int) -> int | None:
+        """Its real user, or None: gone."""
+        data = self._read(f"{self._root}/{pid}/status", _MAX_STAT_BYTES)
+        for line in data.splitlines():
+            if line.startswith(b"Uid:"):
+                return int(line.split()[1])
+        return None
+
+    @staticmethod
+    def _read(path: str, limit: int) -> bytes:
+        """A whole small file of /proc, empty where the process is gone."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except _GONE:
+            return b""
+        try:
+            parts: list[bytes] = []
+            while limit > 0:
+                part = os.read(fd, limit)
+                if not part:
+                    break
+                parts.append(part)
+                limit -= len(part)
+            return b"".join(parts)
+        except ProcessLookupError:
+            return b""
+        finally:
+            os.close(fd)

@@ -1,0 +1,120 @@
+"""The runtime directory: its owner, its nonce of this boot, and the lock that keeps a second agent out."""
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from node_manager.runtime import kernel
+
+_DIRECTORY_MODE = 0o755
+_PRIVATE_MODE = 0o600
+_SHARED_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NONCE_BYTES = 16
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_MAX_SMALL_FILE_BYTES = 256
+
+
+class RuntimeDirError(Exception):
+    """The agent cannot use its runtime directory; the text begins with "cannot" and says what to do."""
+
+
+def prepare(path: Path) -> None:
+    """Make the directory where it is absent (its parent must exist), and refuse one that others could change."""
+    try:
+        with suppress(FileExistsError):
+            path.mkdir(mode=_DIRECTORY_MODE)
+            path.chmod(_DIRECTORY_MODE)  # whatever the umask says
+        found = path.lstat()
+    except OSError as error:
+        raise RuntimeDirError(
+            f"cannot make the runtime directory {path}: {kernel.explain(error)}; make it for the agent's user, "
+            "or choose another with --runtime-dir"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise RuntimeDirError(f"cannot use the runtime directory {path}: it is not a directory; remove it")
+    if found.st_uid != os.geteuid():
+        raise RuntimeDirError(
+            f"cannot use the runtime directory {path}: it belongs to uid {found.st_uid}, the agent runs as uid "
+            f"{os.geteuid()}; run the agent as its owner, or choose another with --runtime-dir"
+        )
+    if found.st_mode & _SHARED_WRITE:
+        raise RuntimeDirError(
+            f"cannot use the runtime directory {path}: others may write to it "
+            f"(mode {stat.S_IMODE(found.st_mode):04o}); run `chmod go-w {path}`"
+        )
+
+
+def nonce(path: Path, boot_id: str) -> str:
+    """The random name of this host for this boot, made once and read back by every later agent of the boot.
+
+    Raises RuntimeDirError. A nonce of another boot (a runtime directory on a disk) is replaced.
+    """
+    name = path / "nonce"
+    try:
+        kept = _read_own(name)
+        if kept is not None:
+            value, _, boot = kept.strip().partition(" ")
+            if _NONCE.fullmatch(value) and boot == boot_id:
+                return value
+        value = os.urandom(_NONCE_BYTES).hex()
+        _write_private(name, f"{value} {boot_id}\n")
+        return value
+    except OSError as error:
+        raise RuntimeDirError(f"cannot keep the nonce {name}: {kernel.explain(error)}") from error
+
+
+def lock(path: Path) -> int:
+    """Take the directory for this agent; the descriptor holds it until it is closed or the process ends.
+
+    Raises RuntimeDirError, which names the agent that has it. Children must not inherit the descriptor; it is
+    close-on-exec.
+    """
+    name = path / "lock"
+    try:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE_MODE)
+    except OSError as error:
+        raise RuntimeDirError(f"cannot open the lock {name}: {kernel.explain(error)}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        holder = os.pread(fd, _MAX_SMALL_FILE_BYTES, 0).decode("ascii", "replace").strip() or "not named"
+        os.close(fd)
+        if error.errno != errno.EWOULDBLOCK:
+            raise RuntimeDirError(f"cannot take the lock {name}: {kernel.explain(error)}") from error
+        raise RuntimeDirError(
+            f"cannot run in {path}: another node manager (pid {holder}) supervises there; stop it first, "
+            "or choose another directory with --runtime-dir"
+        ) from error
+    return fd
+
+
+def _read_own(name: Path) -> str | None:
+    """The text of a small file that only we can have written, or None: there is none worth reading."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _SHARED_WRITE:
+            return None
+        return os.read(fd, _MAX_SMALL_FILE_BYTES).decode("ascii", "replace")
+    finally:
+        os.close(fd)
+
+
+def _write_private(name: Path, text: str) -> None:
+    temporary = name.with_name(f"{name.name}.new")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_MODE)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    temporary.rename(name)

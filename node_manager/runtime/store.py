@@ -1,0 +1,334 @@
+"""The durable facts `facts.json`: what survives the agent, a reboot and a full disk.
+
+A record is one line of JSON, `{"sha256": "...", "record": {"version", "seq", "facts"}}`, padded with spaces. `seq`
+counts up with every write. Two files hold the two latest records, the *primary* `facts.json` and the *spare*
+`facts.json.spare`, both written in full in advance, so that a write needs no new block of the disk:
+
+1. the spare is overwritten in place          killed here: the primary is whole; the spare is torn or whole
+2. the spare is made durable (fsync)          killed here: both are whole, the spare is newer
+3. the two names are exchanged (renameat2)    killed here: both are whole, the primary is newer
+4. the directory is made durable (fsync)      the write is acknowledged only now
+
+`load` takes the whole record with the higher `seq`, so a kill at any point leaves the earlier or the new facts,
+never none; and what was acknowledged is always found. Where the file system cannot exchange names, step 3 renames the
+spare over the primary, and a new spare is made for the next write, which then needs room. The very first record goes
+to a temporary file that is renamed: until then there is nothing to lose.
+
+A *primary* that is damaged cannot come from a kill: then the facts of the spare, if whole, are used, and the sentence
+`unreadable` says that a later one may be lost. A file system that writes every overwrite elsewhere (btrfs) needs room
+all the same; there a full disk means FactsWriteFailed, which is retried and shown.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from node_manager.config.codec import decode_facts, encode_facts
+from node_manager.core.durable import DurableFacts
+from node_manager.runtime import kernel
+
+MAX_FACTS_BYTES = 4 * 1024 * 1024
+"""Bound on what is read and written: MAX_HOLDS holds with long reasons fit."""
+_SLOT_BYTES = 16 * 1024
+"""Slots are multiples of this, a multiple of every usual block size."""
+_SPARE_ROOM_BYTES = 8 * 1024
+"""Room that a slot keeps beyond its record, so that a full disk still takes a few more latches and holds."""
+_MODE = 0o600
+_VERSION = 1
+_PREFIX = b'{"sha256": "'
+_MIDDLE = b'", "record": '
+_DIGEST_CHARS = 64
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_ASIDE_NAME = 64
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What the store holds for one identity.
+
+    `unreadable` is a sentence when something is there that cannot be understood: then "not decommissioned" must not
+    be concluded. `note` is for the log: what was found otherwise than a clean stop would leave it.
+    """
+
+    facts: DurableFacts
+    unreadable: str | None = None
+    note: str | None = None
+
+
+class Step(Enum):
+    """Points of a write between which a kill makes a difference; for tests, in order."""
+
+    BEFORE = "before"
+    TORN = "the spare is half overwritten"
+    OVERWRITTEN = "the spare is overwritten"
+    SYNCED = "the spare is durable"
+    EXCHANGED = "the names are exchanged"
+    DONE = "the directory is durable"
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    seq: int
+    facts: DurableFacts
+
+
+@dataclass(frozen=True, slots=True)
+class _Damaged:
+    reason: str
+    blank: bool = False
+
+
+_Slot = _Whole | _Damaged | None
+"""What a file holds; None: it is absent."""
+
+
+class Store:
+    """The durable facts of one state directory. `load` once, then `write`; not from two threads at a time.
+
+    `step` is called at each point of a write. `exchange` swaps two names in one step, or raises OSError with EINVAL.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        step: Callable[[Step], None] = lambda _step: None,
+        exchange: Callable[[str, str], None] = kernel.exchange,
+    ) -> None:
+        self._dir = state_dir
+        self._primary = state_dir / "facts.json"
+        self._spare = state_dir / "facts.json.spare"
+        self._step = step
+        self._exchange = exchange
+        self._first = state_dir / "facts.json.new"
+        self._identity = ""
+        self._seq = 0
+        self._failed = False
+        """The last write of this store failed: the spare holds nothing that counts."""
+
+    def load(self, identity: str) -> Loaded:
+        """The facts of this identity. Another one's are kept aside and inherited by nobody. Never raises."""
+        self._identity = identity
+        primary, spare = _read(self._primary), _read_spare(self._spare)
+        kept = _read(self._aside(identity))
+        self._seq = max(slot.seq if isinstance(slot, _Whole) else 0 for slot in (primary, spare, kept))
+        ours = [s for s in (primary, spare, kept) if isinstance(s, _Whole) and s.facts.identity == identity]
+        latest = max(ours, key=lambda slot: slot.seq, default=None)
+        facts = latest.facts if latest is not None else DurableFacts(identity=identity)
+        note = None
+        if isinstance(primary, _Whole) and primary.facts.identity != identity:
+            note = self._put_aside(primary.facts.identity, keep_spare=latest is not None and latest is spare)
+        elif latest is not None and latest is spare:
+            note = f"the last write of {self._primary} was interrupted before its end; it counts"
+        elif latest is not None and latest is kept:
+            note = f"this host has its earlier identity again; its facts come from {self._aside(identity)}"
+        return Loaded(facts=facts, unreadable=self._doubt(primary, spare, found=latest is not None), note=note)
+
+    def _doubt(self, primary: "_Slot", spare: "_Slot", *, found: bool) -> str | None:
+        """Why something later than what was found may be lost: never the trace of a mere kill."""
+        use = "an older record is used" if found else "no other record is there"
+        if isinstance(primary, _Damaged):
+            return f"cannot use {self._primary}: {primary.reason}; {use}"
+        if primary is None and isinstance(spare, _Damaged):
+            return f"cannot find {self._primary}, nor use {self._spare}: {spare.reason}; {use}"
+        if primary is None and spare is not None:
+            return f"cannot find {self._primary}, only {self._spare}; {use}"
+        return None
+
+    def write(self, facts: DurableFacts) -> None:
+        """Make the facts durable; returns when they are. Raises OSError: then the earlier ones still are.
+
+        Blocks for as long as the disk takes.
+        """
+        seq = self._seq + 1
+        text = _encode(seq, facts)
+        primary, spare = _read(self._primary), _read_spare(self._spare)
+        if self._must_promote(primary, spare):
+            self._sync_file(self._spare)
+            self._promote()
+        self._step(Step.BEFORE)
+        self._failed = True
+        if primary is None and spare is None:
+            self._overwrite(self._first, text)
+            self._first.rename(self._primary)
+            self._step(Step.EXCHANGED)
+            self._sync_dir()
+        else:
+            self._overwrite(self._spare, text)
+            self._promote()
+        self._failed = False
+        self._seq = seq
+        self._step(Step.DONE)
+        with suppress(OSError):  # room for the next write; without it that one makes its own, or fails
+            self._prepare_spare(len(text))
+            self._aside(facts.identity).unlink(missing_ok=True)  # what it held is in the record now
+
+    def _must_promote(self, primary: "_Slot", spare: "_Slot") -> bool:
+        """Whether overwriting the spare would lose the only or the newest record of an agent that was killed.
+
+        A spare of our own failed write is not that: it was never acknowledged and may not be on the disk.
+        """
+        if not isinstance(spare, _Whole):
+            return False
+        return not isinstance(primary, _Whole) or (spare.seq > primary.seq and not self._failed)
+
+    def _overwrite(self, path: Path, text: bytes) -> None:
+        """Steps 1 and 2."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+        try:
+            size = max(os.fstat(fd).st_size, _slot_size(len(text)))
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError:  # a full disk; the slot may do as it is
+                size = max(os.fstat(fd).st_size, len(text))
+            half = len(text) // 2
+            _write_all(fd, text[:half], 0)
+            self._step(Step.TORN)
+            _write_all(fd, text[half:].ljust(size - half), half)
+            self._step(Step.OVERWRITTEN)
+            os.fsync(fd)
+            self._step(Step.SYNCED)
+        finally:
+            os.close(fd)
+
+    def _promote(self) -> None:
+        """Steps 3 and 4: the spare becomes the primary."""
+        try:
+            self._exchange(str(self._spare), str(self._primary))
+        except FileNotFoundError:
+            self._spare.rename(self._primary)
+        except OSError as error:
+            if error.errno not in _NO_EXCHANGE:
+                raise
+            self._spare.rename(self._primary)
+        self._step(Step.EXCHANGED)
+        self._sync_dir()
+
+    def _prepare_spare(self, length: int) -> None:
+        """Have a spare with all its blocks, where there is none or a smaller one."""
+        size = _slot_size(length)
+        fd = os.open(self._spare, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+        try:
+            have = os.fstat(fd).st_size
+            if have >= size:
+                return
+            _write_all(fd, b" " * (size - have), have)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._sync_dir()
+
+    def _sync_dir(self) -> None:
+        self._sync_file(self._dir)
+
+    @staticmethod
+    def _sync_file(path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _aside(self, identity: str) -> Path:
+        """Where another identity's record is kept; a digest keeps apart what looks the same made safe."""
+        safe = _UNSAFE.sub("_", identity)[:_MAX_ASIDE_NAME]
+        digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        return self._dir / f"facts.json.of-{safe}-{digest}"
+
+    def _put_aside(self, identity: str, *, keep_spare: bool) -> str:
+        """Move another identity's record away; one such is kept, the latest."""
+        aside = self._aside(identity)
+        text = f"{self._primary} belongs to another host, {identity}; it is not used"
+        try:
+            for older in self._dir.glob("facts.json.of-*"):
+                kept = _read(older)
+                if not isinstance(kept, _Whole) or kept.facts.identity != self._identity:
+                    older.unlink()
+            if not keep_spare:
+                self._spare.unlink(missing_ok=True)
+            self._primary.rename(aside)
+            if keep_spare:
+                self._spare.rename(self._primary)
+            self._sync_dir()
+        except OSError as error:
+            return f"{text}, and could not be moved to {aside}: {kernel.explain(error)}"
+        return f"{text}, and kept as {aside}"
+
+
+def _read_spare(path: Path) -> _Slot:
+    """What the spare holds; one that was never written, made of spaces, counts as absent."""
+    slot = _read(path)
+    return None if isinstance(slot, _Damaged) and slot.blank else slot
+
+
+def _slot_size(length: int) -> int:
+    return -(-(length + _SPARE_ROOM_BYTES) // _SLOT_BYTES) * _SLOT_BYTES
+
+
+def _encode(seq: int, facts: DurableFacts) -> bytes:
+    record = json.dumps({"version": _VERSION, "seq": seq, "facts": encode_facts(facts)}).encode()
+    text = _PREFIX + hashlib.sha256(record).hexdigest().encode() + _MIDDLE + record + b"}\n"
+    if len(text) > MAX_FACTS_BYTES:
+        raise OSError(errno.EFBIG, f"the facts are larger than {MAX_FACTS_BYTES} bytes")
+    return text
+
+
+def _read(path: Path) -> _Slot:
+    """What a slot holds; never raises."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return _Damaged(kernel.explain(error))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return _Damaged("it is not a regular file")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_FACTS_BYTES + 1)
+    except OSError as error:
+        return _Damaged(kernel.explain(error))
+    finally:
+        os.close(fd)
+    return _decode(data)
+
+
+def _decode(data: bytes) -> _Slot:
+    if len(data) > MAX_FACTS_BYTES:
+        return _Damaged(f"it is larger than {MAX_FACTS_BYTES} bytes")
+    text = data.rstrip(b" \n")
+    start = len(_PREFIX) + _DIGEST_CHARS + len(_MIDDLE)
+    digest = text[len(_PREFIX) : len(_PREFIX) + _DIGEST_CHARS]
+    record = text[start:-1]
+    if not text:
+        return _Damaged("it is empty", blank=True)
+    framed = text.startswith(_PREFIX) and text[start - len(_MIDDLE) : start] == _MIDDLE and text.endswith(b"}")
+    if not framed:
+        return _Damaged("it is not a record of ours, or only a part of one")
+    if hashlib.sha256(record).hexdigest().encode() != digest:
+        return _Damaged("its checksum is wrong")
+    try:
+        body: Any = json.loads(record)
+        if not isinstance(body, dict) or body.get("version") != _VERSION or type(body.get("seq")) is not int:
+            return _Damaged("it has a format that this version does not know")
+        return _Whole(body["seq"], decode_facts(body.get("facts")))
+    except (ValueError, RecursionError) as error:
+        return _Damaged(f"its facts cannot be understood ({error})")
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    """Write everything; a full disk shows as a short write or ENOSPC."""
+    while data:
+        written = os.pwrite(fd, data, offset)
+        data = data[written:]
+        offset += written
