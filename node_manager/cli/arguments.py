@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 
 from node_manager import __version__
+from node_manager.cli.terminal import Screen
 from node_manager.cli.waiting import GOALS, goal_error
 
 DEFAULT_SOCKET = "/run/xce/node-manager/status.sock"
 SOCKET_VARIABLE = "XCE_STATUS_SOCKET"
 NS_PER_S = 1_000_000_000
+_HELP_WIDTH = 100
+"""Wider lines of help are hard to read."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(?:\d{1,9}(?:ms|s|m|h|d))+|\d{1,9}")
 _PART = re.compile(r"(\d+)(ms|s|m|h|d)")
@@ -62,30 +67,36 @@ def parse_deadline_ns(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser; `command` in its result names the command."""
+    width = min(_HELP_WIDTH, Screen(sys.stdout, os.environ).size()[0])
+
+    def formatter(prog: str) -> argparse.HelpFormatter:
+        # argparse makes one for each argument; left alone it would import shutil and ask for the width each time.
+        return argparse.RawDescriptionHelpFormatter(prog, width=width, max_help_position=24)
+
     # SUPPRESS: the same options are taken before and after the command, and neither place resets the other.
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = argparse.ArgumentParser(add_help=False, formatter_class=formatter, argument_default=argparse.SUPPRESS)
     common.add_argument(
         "--socket", metavar="PATH", help=f"status socket (default ${SOCKET_VARIABLE} or {DEFAULT_SOCKET})"
     )
     common.add_argument("--json", action="store_true", help="print what the agent answers, for programs")
-    reason = argparse.ArgumentParser(add_help=False)
+    reason = argparse.ArgumentParser(add_help=False, formatter_class=formatter)
     reason.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks later")
 
     main = argparse.ArgumentParser(
         prog="xce-nodectl",
         description="Ask and direct the node manager of this host.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=formatter,
         parents=[common],
         allow_abbrev=False,
     )
     main.add_argument("--version", action="version", version=f"xce-nodectl {__version__}")
-    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=main.prog)
 
     def command(name: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         return commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=[common, *parents],
-            allow_abbrev=False,
+            formatter_class=formatter, allow_abbrev=False,
         )  # fmt: skip
 
     status = command("status", "show the node, its components and facts")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMPONENTS = (
-    Column("COMPONENT", shrink=12),
+    Column("COMPONENT", shrink=9),
     Column("ROLE", shrink=6, drop=1),
     Column("STATE"),
     Column("READY"),
@@ -54,9 +54,9 @@ def render(body: dict[str, Any], screen: Screen) -> list[str]:
     facts = [fact for fact in body["facts"] if not fact["name"].startswith(_COMPONENT_FACTS)]
     if facts:
         lines += ["", *_facts(facts, moments, screen, width)]
-    troubled = [one_line(component["name"]) for component in components if _troubled(component)]
+    troubled = next((one_line(component["name"]) for component in components if _troubled(component)), None)
     if troubled:
-        lines += ["", cut(f"More: xce-nodectl why {troubled[0]}", width)]
+        lines += ["", cut(f"More: xce-nodectl why {troubled}", width)]
     return lines
 
 
@@ -125,7 +125,20 @@ def _components(components: list[dict[str, Any]], moments: Moments, screen: Scre
             return screen.paint(text, *{True: (GREEN,), False: (RED,), None: (YELLOW,)}[component["ready"]])
         return text
 
-    return layout(COMPONENTS, rows, width, paint)
+    table = layout(COMPONENTS, rows, width, paint)
+    unabridged = [
+        f"{one_line(component['name'])}: {'; next '.join(filter(None, texts))}"
+        for component, line, *texts in zip(components, table[1:], *_reason_and_next(rows), strict=True)
+        if component["ready"] is not True and any(text not in line for text in texts)
+    ]
+    return [*table, *([""] if unabridged else []), *unabridged]
+
+
+def _reason_and_next(rows: list[list[str]]) -> tuple[list[str], list[str]]:
+    """The two columns that are repeated in full below the table where it had no room for them."""
+    titles = [column.title for column in COMPONENTS]
+    reason, following = titles.index("REASON"), titles.index("NEXT")
+    return [row[reason] for row in rows], [row[following] for row in rows]
 
 
 def _facts(facts: list[dict[str, Any]], moments: Moments, screen: Screen, width: int) -> list[str]:

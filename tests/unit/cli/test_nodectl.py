@@ -3,6 +3,7 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from node_manager.api.backend import CommandRequest, CommandResult
 from node_manager.cli.nodectl import main
 from node_manager.core.events import Verb
 from tests.unit.api.fake import BOUND_S, NOW_NS, S, Service, component, event, status_body, why_body
-from tests.unit.cli.conftest import Run, spawn
+from tests.unit.cli.conftest import ROOT, Run, spawn
 
 BY = f"{pwd.getpwuid(os.getuid()).pw_name} (uid {os.getuid()})"
 
@@ -70,7 +71,7 @@ def test_commands_ask_for_what_they_say(
 
 
 def test_reload(service: Service, run: Run) -> None:
-    """reload asks for a reload."""
+    """Reload asks for a reload."""
     assert run("reload").status == 0
     assert service.backend.reloads == [BY]
 
@@ -414,3 +415,17 @@ def test_watch_survives_the_agent(service: Service) -> None:
         assert json.loads(process.stdout.readline()) == service.backend.body
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND_S) == 0
+
+
+def test_status_starts_quickly() -> None:
+    """What a command imports is what an operator waits for: nothing that `status` can do without."""
+    code = (
+        "import sys, node_manager.cli.nodectl as n; n.main(['--socket', '/nonexistent', 'status']); print(*sys.modules)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        modules = set(process.communicate(timeout=BOUND_S)[0].split())
+    assert "node_manager.cli.status_view" in modules
+    heavy = {"asyncio", "dataclasses", "datetime", "h11", "http.client", "inspect", "pathlib", "pydantic", "shutil"}
+    assert modules & (heavy | {"structlog", "typing", "urllib.parse", "yaml"}) == set()

@@ -1,0 +1,216 @@
+import io
+import os
+import pty
+import subprocess
+from typing import Any
+
+import pytest
+
+from node_manager.cli.status_view import render
+from node_manager.cli.terminal import Screen, clean
+from tests.unit.api.fake import BOUND_S, NOW_NS, S, Service, component, status_body
+from tests.unit.cli.conftest import command_line
+
+BUSY = status_body(
+    component("controller", pid=71234, uptime_ns=93784 * S),
+    component(
+        "scheduler",
+        state="backoff",
+        ready=False,
+        pid=None,
+        uptime_ns=None,
+        restarts=12,
+        rule="backoff",
+        reason="exited with status 1 after 0.2s",
+        next={"what": "start", "at_ns": NOW_NS + 12 * S},
+    ),
+    component(
+        "worker",
+        role="worker",
+        state="stopped",
+        desired="down",
+        ready=False,
+        pid=None,
+        uptime_ns=None,
+        rule="drained",
+        reason="drained",
+    ),
+    component(
+        "nginx",
+        role="reverse-proxy",
+        state="starting",
+        ready=None,
+        uptime_ns=2 * S,
+        reason="waits for its first successful probe",
+        next={"what": "startup probe", "at_ns": NOW_NS - S},
+    ),
+    node={"ready": False, "roles": ["manager", "worker"], "config_error": "node-manager.yaml:3: wrong\n  use manager"},
+    host={
+        "state": "draining",
+        "by": "alice (uid 1000)",
+        "reason": "new kernel",
+        "deadline_ns": NOW_NS + 600 * S,
+        "jobs_left": 1,
+    },
+    warnings=["the state directory is full"],
+    facts=[
+        {
+            "name": "controller.primary",
+            "value": True,
+            "authority": "controller",
+            "term": 41,
+            "valid_until_ns": NOW_NS + 9 * S,
+            "age_ms": 900,
+        },
+        {
+            "name": "lease.provisioner",
+            "value": None,
+            "authority": "keeper",
+            "term": 3,
+            "valid_until_ns": NOW_NS - S,
+            "age_ms": 9000,
+        },
+        {
+            "name": "node.maintenance",
+            "value": True,
+            "authority": None,
+            "term": None,
+            "valid_until_ns": None,
+            "age_ms": 4,
+        },
+        {
+            "name": "component.worker.ready",
+            "value": False,
+            "authority": None,
+            "term": None,
+            "valid_until_ns": None,
+            "age_ms": 4,
+        },
+    ],
+)
+HEADER = """\
+node-0042  running  NOT READY  host draining  maintenance  roles manager, worker
+host is draining, deadline 2025-10-09 09:03:20 (in 10m00s), 1 job left, by alice (uid 1000): new kernel
+CONFIGURATION ERROR
+  node-manager.yaml:3: wrong
+  use manager
+WARNING the state directory is full
+
+"""
+UNABRIDGED = """\
+
+scheduler: exited with status 1 after 0.2s; next start in 12s
+nginx: waits for its first successful probe; next startup probe now
+
+"""
+TABLE_100 = """\
+COMPONENT   ROLE           STATE     READY    PID  UPTIME  RESTARTS  REASON          NEXT
+controller  manager        running   yes    71234    1d2h         0  the configura…
+scheduler   manager        backoff   no         -       -        12  exited with s…  start in 12s
+worker      worker         stopped   no         -       -         0  drained
+nginx       reverse-proxy  starting  ?       4711      2s         0  waits for its…  startup probe …
+"""
+FACTS_100 = """\
+FACT                VALUE    AUTHORITY   TERM  VALID FOR
+controller.primary  true     controller    41         9s
+lease.provisioner   unknown  keeper         3       over
+node.maintenance    true     -              -          -
+
+More: xce-nodectl why scheduler
+"""
+TABLE_60 = """\
+COMPONENT   STATE     READY  UPTIME  REASON        NEXT
+controller  running   yes      1d2h  the configu…
+scheduler   backoff   no          -  exited with…  start in…
+worker      stopped   no          -  drained
+nginx       starting  ?          2s  waits for i…  startup …
+"""
+
+
+class Terminal(io.StringIO):
+    """An output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def text(body: dict[str, Any], **environment: str) -> str:
+    """Render as into a pipe."""
+    return "".join(f"{line}\n" for line in render(clean(body), Screen(io.StringIO(), environment)))
+
+
+def test_table_in_a_pipe_is_a_hundred_columns_wide() -> None:
+    """Without a terminal the table fits 100 columns, and what it cut is said in full below it."""
+    assert text(BUSY) == HEADER + TABLE_100 + UNABRIDGED + FACTS_100
+    assert max(map(len, TABLE_100.splitlines())) <= 100
+
+
+def test_table_at_sixty_columns() -> None:
+    """A narrow terminal loses the columns that matter least, and no line of the table wraps."""
+    assert text(BUSY, COLUMNS="60") == HEADER + TABLE_60 + UNABRIDGED + FACTS_100
+    assert max(map(len, TABLE_60.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("columns", range(40, 200, 7))
+def test_table_fits_every_width(columns: int) -> None:
+    """Whatever the width, the table keeps within it and keeps name, state and reason."""
+    body = status_body(*(component("c" * length, reason="r" * 200, role="x" * 40) for length in (3, 12, 30)))
+    table = text(body, COLUMNS=str(columns)).splitlines()[2:]
+    assert max(map(len, table)) <= columns
+    assert {"COMPONENT", "STATE", "READY", "REASON"} <= set(table[0].split())
+
+
+def test_healthy_node_is_short() -> None:
+    """A node that is well takes a headline and a line for each component."""
+    assert (
+        text(status_body(component("controller")))
+        == """\
+node-0042  running  ready  host active  roles manager, worker
+
+COMPONENT   ROLE     STATE    READY   PID  UPTIME  RESTARTS  REASON                      NEXT
+controller  manager  running  yes    4711   1m30s         0  the configuration wants it
+"""
+    )
+
+
+def test_node_without_configuration_says_so() -> None:
+    """Before there is a configuration the errors are all there is to show."""
+    body = status_body(node={"ready": False, "state": "waiting-config", "config_error": "no file", "roles": []})
+    assert text(body) == "node-0042  waiting-config  NOT READY  host active\nCONFIGURATION ERROR\n  no file\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colour_on_a_terminal_only(environment: dict[str, str], coloured: bool) -> None:
+    """A terminal gets colour unless it or its user does not want it; a pipe never does; the text is the same."""
+    environment = {"TERM": "xterm", "COLUMNS": "100"} | environment
+    shown = "".join(f"{line}\n" for line in render(clean(BUSY), Screen(Terminal(), environment)))
+    assert coloured == ("\x1b[31m" in shown)
+    plain = shown
+    for code in ("0", "1", "2", "31", "32", "33", "31;1", "33;1"):
+        plain = plain.replace(f"\x1b[{code}m", "")
+    assert text(BUSY) == plain
+    assert "\x1b" not in text(BUSY, TERM="xterm")
+
+
+def test_watch_on_a_real_terminal(service: Service) -> None:
+    """On a terminal --watch draws in place, in its width and height, and ends at Ctrl-C typed there."""
+    service.backend.body = status_body(*(component(f"c{number}") for number in range(40)))
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": "70", "LINES": "20"}
+    command = command_line("--socket", str(service.path), "status", "--watch")
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"more lines)" not in shown or not shown.endswith(b"\x1b[J"):
+            shown += os.read(ours, 65536)
+        process.send_signal(2)
+        assert process.wait(BOUND_S) == 0
+    os.close(ours)
+    frame = shown.split(b"\x1b[H")[1]
+    assert frame.count(b"\n") == 19
+    assert b"\x1b[1mnode-0042\x1b[0m" in frame
