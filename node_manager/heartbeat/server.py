@@ -251,7 +251,6 @@ class HeartbeatServer:
                 self._errors[connection.owner[0]] = f"cannot read its heartbeat: {error.strerror}"
                 self._drop(connection)
                 return
-            message.close_descriptors()
             if message.ended:
                 self._drop(connection)
                 return
@@ -269,7 +268,8 @@ class HeartbeatServer:
             self._refuse(connection, "flooded", f"more than {FLOOD_RATE_PER_S} records a second")
         elif message.truncated:
             self._refuse(connection, "oversize", f"a record longer than {MAX_RECORD_BYTES} bytes")
-        elif message.control_truncated or message.descriptors:
+        elif message.control_truncated:
+            # The kernel has closed it: `receive` left no room for any.
             self._refuse(connection, "malformed", "a descriptor came with a record")
         else:
             try:

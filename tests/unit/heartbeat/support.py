@@ -9,8 +9,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from node_manager.core.events import Beat, Event, HeartbeatClosed
 from node_manager.heartbeat.codec import Pairs, decode, encode
@@ -26,7 +27,19 @@ class MovableLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._offset_s = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
         super().__init__()
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self._timers.append(handle)
+        return handle
+
+    def pending_timers(self) -> int:
+        """How many timers have yet to come."""
+        return sum(not handle.cancelled() and handle.when() > self.time() for handle in self._timers)
 
     def time(self) -> float:
         return super().time() + self._offset_s

@@ -403,6 +403,7 @@ def test_closing_leaves_nothing_on_the_loop(loop: MovableLoop, server: Heartbeat
     loop.turn()
     assert peer.is_closed()
     assert node.closed == []
+    assert loop.pending_timers() == 0
     server.send("worker")
     server.close()
 
