@@ -24,6 +24,9 @@ from node_manager.config.sources import SUFFIX, Sources, yaml_files
 from node_manager.config.substitute import Scope, substitute
 from node_manager.core.spec import HostSpec, NodeSpec
 
+MAX_SENTENCE_CHARS = 1000
+"""Of a field's path, a problem and a remedy each: a key may be as long as a file."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -52,11 +55,20 @@ def _tidy(problems: list[Problem]) -> tuple[Problem, ...]:
     first: dict[tuple[str, int, str], Problem] = {}
     for problem in problems:
         first.setdefault((problem.file, problem.line, problem.field), problem)
-    found = sorted(first.values())
+    found = sorted(_bounded(problem) for problem in first.values())
     if len(found) <= MAX_PROBLEMS:
         return tuple(found)
     what = f"{len(found) - MAX_PROBLEMS} more problems are not shown"
     return (*found[:MAX_PROBLEMS], Problem(found[-1].file, 0, "", what, "solve those above first"))
+
+
+def _bounded(problem: Problem) -> Problem:
+    return replace(
+        problem,
+        field=problem.field[:MAX_SENTENCE_CHARS],
+        problem=problem.problem[:MAX_SENTENCE_CHARS],
+        remedy=problem.remedy[:MAX_SENTENCE_CHARS],
+    )
 
 
 @dataclass(slots=True)

@@ -313,3 +313,49 @@ def test_the_number_of_problems_is_bounded(site: Site) -> None:
     problems = site.problems()
     assert len(problems) == 101
     assert problems[-1].problem == "900 more problems are not shown"
+
+
+def test_a_sentence_is_bounded(site: Site) -> None:
+    """A key as long as a file does not become a message as long as a file."""
+    site.write(BOOT, PLAIN_BOOT + f'"{"x" * 500_000}": 1\n')
+    [problem] = site.problems()
+    assert len(str(problem)) < 4000
+
+
+def test_a_drop_in_directory_that_is_none_is_a_problem(site: Site) -> None:
+    """Drop-ins are never left out in silence."""
+    site.write("node-manager.d", "")
+    assert site.seen() == [("node-manager.d", 0, "", "cannot read the directory: Not a directory")]
+
+
+def test_too_many_drop_ins_are_a_problem(site: Site) -> None:
+    """A directory that something fills is refused as a whole: a part of it would be some other configuration."""
+    for number in range(257):
+        site.write(f"node-manager.d/{number}.yaml", "host: {name: x}\n")
+    seen = site.seen()
+    assert [item[:3] for item in seen] == [("node-manager.d", 0, "")]
+    assert "it holds more than 256 files named *.yaml" in seen[0].problem
+
+
+def test_a_role_file_that_is_a_directory_is_a_problem(site: Site) -> None:
+    """The last directory that has the role wins, also where it cannot be read: never a fall back to another file."""
+    site.write("vendor/web.yaml", HEAD)
+    (site.root / ROLE).unlink()
+    (site.root / ROLE).mkdir()
+    assert site.seen() == [(ROLE, 0, "", "cannot read it: it is a directory")]
+
+
+def test_a_role_that_cannot_be_read_hides_no_other_problem_and_invents_none(site: Site) -> None:
+    """What may stand in an unreadable role is not called unknown."""
+    site.write(BOOT, "version: 1\nroles: [web, two]\ncomponents: {other: {}}\n")
+    site.write("roles/two.yaml", "role: [")
+    site.write(ROLE, HEAD + "    after: [other]\n    run_while: [lease.other]\n    log: disk\n")
+    assert [item[:3] for item in site.seen()] == [("roles/two.yaml", 1, ""), (ROLE, 8, "components.server.log")]
+
+
+def test_no_roles_directory_at_all(site: Site) -> None:
+    """The remedy says where roles were looked for."""
+    (site.root / ROLE).unlink()
+    [problem] = site.problems()
+    assert problem.problem == "there is no role web"
+    assert problem.remedy == f"there are no known roles; looked in {site.root}/vendor, {site.root}/roles"
