@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMPONENTS = (
-    Column("COMPONENT", shrink=9),
+    Column("COMPONENT", shrink=12),
     Column("ROLE", shrink=6, drop=1),
     Column("STATE"),
     Column("READY"),

@@ -14,7 +14,7 @@ class Column:
     """One column.
 
     `shrink` is the width that it may shrink to (None: never), `drop` the order in which columns go where even that is
-    too wide (None: never). `right` aligns numbers.
+    too wide (None: never). Once no column is left to drop, what shrinks may go to its title. `right` aligns numbers.
     """
 
     __slots__ = ("drop", "right", "shrink", "title")
@@ -44,12 +44,12 @@ def layout(
     shown = list(range(len(columns)))
     while True:
         natural = {i: max(len(columns[i].title), *(len(row[i]) for row in rows), 0) for i in shown}
-        widths = _fit(columns, natural, width)
+        widths = _fit(columns, natural, width, hard=False)
         droppable = [i for i in shown if columns[i].drop is not None]
         if widths is not None or not droppable:
             break
         shown.remove(min(droppable, key=lambda i: columns[i].drop or 0))
-    widths = widths or natural
+    widths = widths or _fit(columns, natural, width, hard=True) or natural
     lines = []
     for number, row in enumerate([[column.title for column in columns], *rows], start=-1):
         cells = []
@@ -63,10 +63,14 @@ def layout(
     return lines
 
 
-def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int] | None:
+def _fit(columns: Sequence[Column], natural: dict[int, int], width: int, *, hard: bool) -> dict[int, int] | None:
     """Shrink the widest shrinkable column step by step; None where it cannot fit."""
     widths = dict(natural)
-    floor = {i: max(len(columns[i].title), columns[i].shrink or 0) for i in natural if columns[i].shrink is not None}
+    floor = {
+        i: max(len(columns[i].title), 0 if hard else columns[i].shrink or 0)
+        for i in natural
+        if columns[i].shrink is not None
+    }
     excess = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
     while excess > 0:
         candidates = [i for i in floor if widths[i] > floor[i]]
