@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, TypeVarTuple, Unpack
 
 from node_manager.core.events import Beat, Event, HeartbeatClosed
 from node_manager.heartbeat.codec import Pairs, decode, encode
@@ -20,6 +20,7 @@ BOUND_S = 30.0
 """How long a test waits for what must happen: far above what a busy machine needs."""
 
 _E = TypeVar("_E")
+_Ts = TypeVarTuple("_Ts")
 
 
 class MovableLoop(asyncio.SelectorEventLoop):
@@ -31,7 +32,7 @@ class MovableLoop(asyncio.SelectorEventLoop):
         super().__init__()
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
         self._timers.append(handle)

@@ -290,7 +290,11 @@ def test_sockets_are_there_for_every_user_and_go_away(
     loop: MovableLoop, notify: NotifySockets, directory: Path, node: Node
 ) -> None:
     """Components of any user reach their socket; a stale one is replaced, a closed one removed."""
-    path = notify.open("worker", 1, NotifyAccess.MAIN)
+    mask = os.umask(0o077)
+    try:
+        path = notify.open("worker", 1, NotifyAccess.MAIN)
+    finally:
+        os.umask(mask)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o666, 0o755)
     successor = NotifySockets(
         loop, directory / "notify", post=node.events.append, identify=node.identify, member=node.member
