@@ -32,7 +32,7 @@ class MovableLoop(asyncio.SelectorEventLoop):
         super().__init__()
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
         self._timers.append(handle)

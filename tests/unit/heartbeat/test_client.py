@@ -46,12 +46,15 @@ class Agent:
         self.sock.setblocking(False)
 
     def heard(self) -> list[dict[str, str]]:
-        records = []
+        records: list[dict[str, str]] = []
         while True:
             try:
-                records.append(decode(self.sock.recv(65536)))
+                data = self.sock.recv(65536)
             except BlockingIOError:
                 return records
+            if not data:
+                return records
+            records.append(decode(data))
 
     def say(self, *pairs: tuple[str, str]) -> None:
         for record in encode(pairs):

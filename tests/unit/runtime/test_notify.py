@@ -3,7 +3,9 @@
 import array
 import contextlib
 import os
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,6 +188,17 @@ def test_who_may_speak_is_told_by_the_kernel(
         loop.until(lambda: notify.counters.wrong_sender + notify.counters.accepted == 1)
     assert ([notified(ready=True)] if heard else []) == node.events
     assert (None if heard else f"process {pid} may not speak for nginx") == notify.last_error("nginx")
+
+
+@pytest.mark.skipif(shutil.which("systemd-notify") is None, reason="needs systemd-notify(1)")
+def test_systemds_own_tool_is_understood(loop: MovableLoop, notify: NotifySockets, node: Node) -> None:
+    """A script that calls systemd-notify is heard, and does not wait for its barrier in vain."""
+    path = notify.open("nginx", 2, NotifyAccess.TREE)
+    command = ["systemd-notify", "--ready", "--status=up"]
+    with subprocess.Popen(command, env={"PATH": os.environ["PATH"], "NOTIFY_SOCKET": str(path)}) as process:
+        node.members[process.pid] = "nginx"
+        loop.until(lambda: process.poll() is not None)
+    assert (process.returncode, node.events) == (0, [notified(ready=True, status="up")])
 
 
 def test_a_component_cannot_speak_on_anothers_socket(
