@@ -5,6 +5,7 @@ A message that is not understood ends its own connection and nothing else.
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 from collections.abc import Callable
@@ -184,7 +185,7 @@ class Connection:
         if self._connecting:
             error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
-                self.close(OSError(error, "").strerror or f"error {error}")
+                self.close(os.strerror(error))
                 return
             self._connecting = False
             self._watch()

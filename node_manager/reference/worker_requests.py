@@ -42,7 +42,14 @@ class WorkerRequests:
             older.close("the worker has a newer connection")
         before = register.get(host, instance_id)
         try:
-            record = register.join(host, instance_id, slots=slots, released_epoch=released_epoch, now_ns=time.time_ns())
+            record = register.join(
+                host,
+                instance_id,
+                slots=slots,
+                released_epoch=released_epoch,
+                known_epoch=known_epoch,
+                now_ns=time.time_ns(),
+            )
         except Refused as refused:
             if refused.record is not None:  # said again with a higher epoch, perhaps
                 cluster.commit(before, refused.record, boottime_ns())
