@@ -311,7 +311,7 @@ class HelperRun:
             HelperResult(
                 end=self._end,
                 status=self._status,
-                output=self._tail.decode("utf-8", "replace").strip(),
+                output=_one_line(self._tail),
                 timeout_ns=self._plan.timeout_ns,
             )
         )
@@ -327,3 +327,9 @@ class HelperRun:
             os.close(self._output_fd)
             self._output_fd = -1
         self._helpers.trees.forget(self._owner)
+
+
+def _one_line(output: bytes) -> str:
+    """Output as a part of a sentence: lines joined, nothing that could steer a terminal."""
+    text = " ".join(output.decode("utf-8", "replace").split())
+    return "".join(character if character.isprintable() else "?" for character in text)

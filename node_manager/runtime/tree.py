@@ -133,6 +133,8 @@ class Trees:
 
         heads = [root.pid for root in self._roots.values() if root.owner == owner and root.generation <= newest]
         candidates = self._strays(table, children) if table is not None and everywhere else below(self._self_pid)
+        # An earlier agent may have counted further than this one: its leftovers are spared only beside a newer root.
+        newer = any(root.owner == owner and root.generation > newest for root in self._roots.values())
         used_sessions: set[int] = set()
         for pid in candidates:
             found = stat(pid) if pid not in self._roots else None
@@ -141,7 +143,7 @@ class Trees:
             root = self._attribute(found)
             if root is not None and root.owner == owner:
                 used_sessions.add(found.session)
-                if root.generation <= newest:
+                if not newer or root.generation <= newest:
                     heads.append(pid)
         for session in [s for s, root in self._past.items() if root.owner == owner and s not in used_sessions]:
             del self._past[session]

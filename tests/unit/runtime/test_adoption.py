@@ -1,0 +1,245 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from node_manager.core.actions import Signal
+from node_manager.core.events import Exited, ExitStatus, Found, TreeEmpty
+from node_manager.runtime.adoption import Findings, find
+from node_manager.runtime.procfs import ProcFs
+from node_manager.runtime.record import Kept, RuntimeRecord
+from tests.unit.runtime.rig import NONCE, Rig, alive, kill, python, shell
+from tests.unit.runtime.test_process import DOUBLE_FORK
+
+AGENT = """
+import os, sys, time
+from pathlib import Path
+from node_manager.runtime.process import Processes
+from tests.unit.runtime.rig import Rig
+rig = Rig(Path(sys.argv[1]))
+pid = rig.start(tuple(sys.argv[3:]), name=sys.argv[2], generation=6)
+record = rig.processes.snapshot()[0]
+print(os.getpid(), pid, record.start_ticks, record.started_ns, flush=True)
+time.sleep(1000)
+"""
+"""An agent that starts one component and is then killed."""
+
+
+INIT = """
+import os, subprocess, sys
+from node_manager.runtime.kernel import become_subreaper
+become_subreaper()
+subprocess.Popen(sys.argv[1:])
+while True:
+    os.wait()
+"""
+"""What reaps the orphans of a killed agent on a host: not us, but init."""
+
+
+@contextmanager
+def killed_agent(
+    directory: Path, command: tuple[str, ...] = ("/bin/sleep", "1000"), name: str = "comp", *, ours: bool = False
+) -> Iterator[Kept]:
+    """What an agent that was killed with -9 has left: a process that still runs, and its record.
+
+    `ours`: its orphans become this process's children, as after an agent that was replaced in place.
+    """
+    agent_command = (sys.executable, "-c", AGENT, str(directory), name, *command)
+    outer = agent_command if ours else (sys.executable, "-c", INIT, *agent_command)
+    with subprocess.Popen(outer, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            agent_pid, pid, start_ticks, started_ns = map(int, process.stdout.readline().split())
+            kill(agent_pid)
+            found = Found(component=name, pid=pid, generation=6, started_ns=started_ns, restarts=3)
+            yield Kept(found=found, start_ticks=start_ticks)
+        finally:
+            process.kill()
+
+
+def record(*kept: Kept) -> RuntimeRecord:
+    return RuntimeRecord(boot_id="b", nonce=NONCE, processes=kept)
+
+
+def search(rig: Rig, *kept: Kept, uid: int | None = None) -> Findings:
+    return find(record(*kept), rig.markers, lambda _component: os.getuid() if uid is None else uid)
+
+
+def test_a_recorded_process_is_adopted_and_watched(rig: Rig) -> None:
+    """The same process, proven by pid and start time; its end is noticed though it is not our child (scenario 2)."""
+    with killed_agent(rig.directory, shell("sleep 1000 & wait")) as kept:
+        findings = search(rig, kept)
+        assert ((kept.found,), (), ()) == (findings.found, findings.gone, findings.ambiguous)
+        assert rig.processes.adopt(findings.proven[0])
+        assert ("comp", 6) == rig.processes.identify(kept.found.pid)
+        assert alive(kept.found.pid)
+        assert kept.start_ticks == rig.processes.snapshot()[0].start_ticks
+        kill(kept.found.pid)
+        assert 1 == rig.exited().left
+        rig.kill_tree(generation=6)
+        assert rig.processes.identify(kept.found.pid) is None
+
+
+def test_the_status_of_an_adopted_process_is_the_kernels_word(rig: Rig) -> None:
+    """Code or signal where the kernel (6.15) tells, else unknown; never a guess."""
+    told = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 15)
+    with killed_agent(rig.directory, shell("trap 'exit 79' TERM; echo up; while :; do sleep 0.05; done")) as kept:
+        rig.lines(1)
+        rig.processes.adopt(search(rig, kept).proven[0])
+        rig.processes.signal(Signal(component="comp", generation=6, signal=15))
+        assert (ExitStatus(code=79) if told else ExitStatus()) == rig.exited().status
+
+
+def test_after_a_replacement_in_place_the_child_is_reaped(rig: Rig) -> None:
+    """An adopted process that is our child has its status taken and leaves no zombie."""
+    with killed_agent(rig.directory, ours=True) as kept:
+        rig.run_until(lambda: (found := ProcFs().stat(kept.found.pid)) and found.ppid == os.getpid())
+        assert rig.processes.adopt(search(rig, kept).proven[0])
+        kill(kept.found.pid)
+        assert ExitStatus(signal=9) == rig.exited().status
+        assert ProcFs().stat(kept.found.pid) is None
+
+
+def test_without_exit_info_the_status_is_unknown(no_leaks: None, short_dir: Path) -> None:
+    """The fallback for kernels before 6.15: neither code nor signal."""
+    rig = Rig(short_dir, exit_info=False)
+    with killed_agent(short_dir) as kept:
+        rig.processes.adopt(search(rig, kept).proven[0])
+        kill(kept.found.pid)
+        assert ExitStatus() == rig.exited().status
+    rig.close()
+
+
+def test_a_stranger_with_the_recorded_pid_is_never_taken(rig: Rig) -> None:
+    """Pid given anew: another start time, so the component counts as gone (scenario 1)."""
+    stranger = os.spawnve(os.P_NOWAIT, "/bin/sleep", ["sleep", "1000"], {})
+    found = ProcFs().stat(stranger)
+    assert found is not None
+    kept = Kept(
+        found=Found(component="comp", pid=stranger, generation=1, started_ns=0), start_ticks=found.start_ticks - 5
+    )
+    findings = search(rig, kept)
+    assert () == findings.proven
+    assert "its pid belongs to another process now" == findings.gone[0].reason
+    rig.kill_tree()
+    assert alive(stranger)
+
+
+def test_a_process_that_ended_is_gone(rig: Rig) -> None:
+    """No process, or a zombie, is not adopted; a process that ends between find and adopt is refused."""
+    with killed_agent(rig.directory) as kept:
+        findings = search(rig, kept)
+        kill(kept.found.pid)
+        rig.run_until(lambda: not alive(kept.found.pid))
+        assert not rig.processes.adopt(findings.proven[0])
+        assert "it has ended" == search(rig, kept).gone[0].reason
+    zombie = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])
+    os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+    found = ProcFs().stat(zombie)
+    assert found is not None
+    kept = Kept(found=Found(component="z", pid=zombie, generation=1, started_ns=0), start_ticks=found.start_ticks)
+    assert "it has ended" == search(rig, kept).gone[0].reason
+
+
+def test_without_a_record_the_markers_find_it(rig: Rig) -> None:
+    """A lost record: the main process is known by its markers, its children are not taken for it."""
+    with killed_agent(rig.directory, shell("sleep 1000 & sleep 1000 & wait")) as kept:
+        findings = search(rig)
+        (found,) = findings.found
+        assert (kept.found.pid, "comp", 6) == (found.pid, found.component, found.generation)
+        assert abs(found.started_ns - kept.found.started_ns) < 10_000_000_000
+        assert ((), ()) == (findings.ambiguous, findings.leftovers)
+        assert kept.start_ticks == findings.proven[0].start_ticks
+        findings.proven[0].close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_users_process_is_not_taken_by_its_markers(rig: Rig) -> None:
+    """A user's job that puts its own pid into XCE_MAIN_PID is not the worker: the user is not the role's."""
+    with killed_agent(rig.directory) as kept:
+        findings = search(rig, uid=65534)
+        assert ((), (("comp", 1),)) == (findings.proven, findings.leftovers)
+        assert alive(kept.found.pid)
+
+
+def test_two_candidates_are_ambiguous_and_none_is_taken(rig: Rig) -> None:
+    """Two processes that could be the main process: reported, neither adopted nor touched."""
+    with killed_agent(rig.directory) as one, killed_agent(rig.directory) as two:
+        findings = search(rig)
+        assert () == findings.proven
+        assert tuple(sorted((one.found.pid, two.found.pid))) == findings.ambiguous[0].pids
+        assert (("comp", 2),) == findings.leftovers
+        # the record decides where it proves one
+        findings = search(rig, one)
+        assert (one.found,) == findings.found
+        assert tuple(sorted((one.found.pid, two.found.pid))) == findings.ambiguous[0].pids
+        findings.proven[0].close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("XCE_NODE_NONCE", "f" * 32),
+        ("XCE_MAIN_PID", "1"),
+        ("XCE_HEARTBEAT_SOCKET", "/run/other/heartbeat.sock"),
+        ("XCE_HELPER", "1.1"),
+        ("XCE_GENERATION", "x"),
+        ("", ""),
+    ],
+)
+def test_every_marker_counts(rig: Rig, key: str, value: str) -> None:
+    """One wrong marker and a process is no main process; all right and it is one."""
+    code = """
+import os, sys
+os.setsid()
+env = dict(zip(sys.argv[1::2], sys.argv[2::2])) | {"XCE_MAIN_PID": str(os.getpid())}
+env |= {os.environ["KEY"]: os.environ["VALUE"]} if os.environ["KEY"] else {}
+os.execve("/bin/sleep", ["sleep", "1000"], env)
+"""
+    marks = [word for pair in rig.markers.of("comp", 2) for word in pair]
+    with subprocess.Popen([*python(code), *marks], env={"KEY": key, "VALUE": value}) as process:
+        rig.run_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
+        findings = search(rig)
+        assert (not key) == bool(findings.proven)
+        for proven in findings.proven:
+            proven.close()
+        process.kill()
+
+
+def test_daemons_left_without_a_main_process_are_reported_and_killed(rig: Rig) -> None:
+    """The main process died with its agent: what it left is counted, and KillTree finds it though not our child."""
+    with killed_agent(rig.directory, python(DOUBLE_FORK)) as kept:
+        daemon = next(int(line) for line in rig.lines(2) if line != "main")
+        kill(kept.found.pid)
+        rig.run_until(lambda: not alive(kept.found.pid))
+        findings = search(rig, kept)
+        assert ((), (("comp", 1),)) == (findings.proven, findings.leftovers)
+        rig.processes.look_everywhere("comp")
+        assert "comp" == rig.processes.member(daemon)
+        rig.kill_tree(generation=1)  # a successor that lost the record counts from 1 again
+        assert not alive(daemon)
+
+
+def test_an_adopted_tree_is_killed_whole(rig: Rig) -> None:
+    """Orphans of an adopted component are found wherever they went."""
+    with killed_agent(rig.directory, python(DOUBLE_FORK)) as kept:
+        daemon = next(int(line) for line in rig.lines(2) if line != "main")
+        assert rig.processes.adopt(search(rig, kept).proven[0])
+        rig.kill_tree(generation=6)
+        assert (False, False) == (alive(kept.found.pid), alive(daemon))
+        assert ["Exited", "TreeEmpty"] == sorted(type(event).__name__ for event in rig.events)
+        assert isinstance(rig.of(Exited)[0], Exited)
+        assert 6 == rig.of(TreeEmpty)[0].generation
+
+
+def test_a_place_that_is_taken_is_not_given_twice(rig: Rig) -> None:
+    """Adopting into a component that already has a main process is refused and closes the descriptor."""
+    with killed_agent(rig.directory) as kept:
+        first, second = search(rig, kept), search(rig, kept)
+        assert rig.processes.adopt(first.proven[0])
+        assert not rig.processes.adopt(second.proven[0])
+        rig.kill_tree(generation=6)
