@@ -83,7 +83,7 @@ class Cluster:
         if self._save_ns is not None and now_ns >= self._save_ns:
             self._save_ns = None
             try:
-                self._save(self._books)
+                self.save()
             except OSError as error:
                 self._later(error, now_ns)
         return self._save_ns if self._save_ns is not None else now_ns + MAX_WAIT_NS
@@ -115,7 +115,7 @@ class Cluster:
         if before == after:
             return after
         try:
-            self._save(self.books)
+            self.save()
         except OSError as error:
             if before is not None and STATES.index(after.state) < STATES.index(before.state):
                 self.books.register.put(before)
@@ -132,8 +132,9 @@ class Cluster:
         self._offer = True
         return after
 
-    def _save(self, books: Books) -> None:
-        self._file.save(books)
+    def save(self) -> None:
+        """Make the books durable now. Raises OSError, and Refused where there are none."""
+        self._file.save(self.books)
         self._save_ns = None
         self.trouble = ""
 

@@ -58,6 +58,15 @@ class JobBook:
         self._jobs.update({job.job: job for job in jobs})
         return jobs
 
+    def withdraw(self, jobs: Iterable[Job]) -> None:
+        """Take a submission back."""
+        for job in jobs:
+            self._jobs.pop(job.job, None)
+
+    def adopt(self, job_id: str, host: str) -> None:
+        """A job runs that the book does not know: it was restored from an older copy."""
+        self._jobs[job_id] = Job(job=job_id, host=host, seconds=0.0, state="running", outcome="adopted")
+
     def move(self, job: Job, state: JobState, *, term: int | None = None, outcome: str = "") -> Job:
         """Put a job into a state; the oldest ended ones are forgotten."""
         moved = replace(job, state=state, term=job.term if term is None else term, outcome=outcome)

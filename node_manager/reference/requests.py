@@ -145,6 +145,11 @@ class Requests:
             jobs = books.jobs.submit(record.host, seconds, how_many=how_many)
         except ValueError as error:
             raise Refused("full", str(error)) from None
+        try:
+            self._cluster.save()
+        except OSError as error:
+            books.jobs.withdraw(jobs)
+            raise Refused("unavailable", f"cannot take the jobs: not recorded: {error}") from None
         if message.get("ignore_term") is True:
             for job in jobs[: self._cluster.free_slots(record)]:
                 self._cluster.send_job(books.jobs.move(job, "assigned"))

@@ -137,6 +137,9 @@ class WorkerRequests:
                 book.move(job, "ended", outcome="lost")
             elif job.state == "assigned":
                 self._cluster.send_job(job)
+        for job_id in living:
+            if book.get(job_id) is None:
+                book.adopt(job_id, host)
         self._cluster.touch(boottime_ns())
 
 

@@ -250,7 +250,7 @@ class Ends:
 
 @pytest.mark.parametrize("damage", ["intent", "torn", "other boot", "stranger"])
 def test_jobs_are_found_or_given_up_never_mistaken(directory: Path, damage: str) -> None:
-    """A torn file, or one that lacks the pid, leads to the marker; a job of another boot, or a reused pid, has ended."""
+    """A torn file, or one that lacks the pid, leads to the marker; another boot's job, or a reused pid, has ended."""
     loop, ends, journal = Loop(), Ends(), Journal("test")
     first = Jobs(loop, directory, journal, on_ended=ends)
     assert first.start("job-1", 600) == ""
