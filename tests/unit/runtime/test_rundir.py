@@ -1,0 +1,83 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node_manager.runtime import rundir
+from node_manager.runtime.rundir import RuntimeDirError
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def test_it_is_made_and_accepted_again(tmp_path: Path) -> None:
+    """An absent directory is made with mode 0755, whatever the umask; an existing good one is taken."""
+    path = tmp_path / "run"
+    before = os.umask(0o077)
+    try:
+        rundir.prepare(path)
+    finally:
+        os.umask(before)
+    rundir.prepare(path)
+    assert 0o755 == path.stat().st_mode & 0o7777
+
+
+def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    """Group or world writable, a file, a link, no parent: refused with what to do."""
+    shared, file, link = tmp_path / "shared", tmp_path / "file", tmp_path / "link"
+    shared.mkdir()
+    shared.chmod(0o775)
+    file.touch()
+    link.symlink_to(tmp_path)
+    for path, expected in (
+        (shared, r"others may write to it \(mode 0775\); run `chmod go-w "),
+        (file, "it is not a directory; remove it"),
+        (link, "it is not a directory; remove it"),
+        (tmp_path / "no" / "parent", r"No such file or directory \(ENOENT\); make it for the agent's user"),
+    ):
+        with pytest.raises(RuntimeDirError, match=f"^cannot .*{expected}"):
+            rundir.prepare(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_users_directory_is_refused(tmp_path: Path) -> None:
+    """The agent's sockets and records live only where nobody else can swap them."""
+    path = tmp_path / "run"
+    path.mkdir()
+    os.chown(path, 65534, -1)
+    with pytest.raises(RuntimeDirError, match=r"belongs to uid 65534, the agent runs as uid 0; run the agent as"):
+        rundir.prepare(path)
+
+
+def test_the_nonce_is_made_once_per_boot(tmp_path: Path) -> None:
+    """Read back within the boot, made anew for another boot, and when it is not ours alone."""
+    first = rundir.nonce(tmp_path, "boot")
+    assert 32 == len(first)
+    assert first == rundir.nonce(tmp_path, "boot")
+    assert 0o600 == (tmp_path / "nonce").stat().st_mode & 0o777
+    second = rundir.nonce(tmp_path, "next")
+    assert first != second
+    (tmp_path / "nonce").chmod(0o666)
+    assert second != rundir.nonce(tmp_path, "next")
+    (tmp_path / "nonce").write_text("short boot")
+    assert 32 == len(rundir.nonce(tmp_path, "next"))
+
+
+def test_a_second_agent_is_told_who_is_first(tmp_path: Path) -> None:
+    """The lock names its holder, ends with it, and is not inherited by children."""
+    code = (
+        "import sys, pathlib; from node_manager.runtime import rundir\n"
+        "rundir.lock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None
+        assert b"held\n" == holder.stdout.readline()
+        with pytest.raises(RuntimeDirError, match=rf"another node manager \(pid {holder.pid}\) supervises there; stop"):
+            rundir.lock(tmp_path)
+        holder.kill()
+    fd = rundir.lock(tmp_path)
+    assert not os.get_inheritable(fd)
+    assert f"{os.getpid()}\n" == (tmp_path / "lock").read_text()
+    os.close(fd)
