@@ -4,7 +4,7 @@ from node_manager.core import facts, latches
 from node_manager.core.durable import Latch
 from node_manager.core.events import HostState
 from node_manager.core.intent import STOPPING_RULES, Claim, Rule, Want, ruling
-from node_manager.core.nodestate import Member, NodePhase, NodeState
+from node_manager.core.nodestate import Member, NodePhase, NodeState, drain_of
 from node_manager.core.spec import ComponentSpec, OnDeadline
 from node_manager.core.states import State
 
@@ -19,17 +19,23 @@ def want(node: NodeState, member: Member, now: int) -> Want:
     claim = ruling([claim for claim in claims if claim.rule not in _WAITING_RULES])
     waiting = [claim for claim in claims if claim.rule in _WAITING_RULES]
     up = claim.rule not in STOPPING_RULES and not member.removed
+    # Its turn in the node's stop is something to wait for only where nothing else says down: a lease does not wait.
+    held = _stopping_rules(claims) == {Rule.NODE_STOPPING} and not member.removed and _turn_not_come(node, spec)
     return Want(
         up=up,
         rule=claim.rule,
         reason=claim.reason,
         waits=ruling(waiting) if waiting else None,
-        held=claim.rule is Rule.NODE_STOPPING and _turn_not_come(node, spec),
-        kill=claim.rule is Rule.NODE_STOPPING and node.stop_bound_passed,
+        held=held,
+        kill=node.stop_bound_passed,
         clear_tree=not up and _drain_kills(node, spec),
         patient=node.in_force.maintenance is not None,
-        lease=facts.lease_of(node.table, spec, now) if up else None,
+        lease=facts.lease_of(node.table, spec, now) if up or held else None,
     )
+
+
+def _stopping_rules(claims: list[Claim]) -> set[Rule]:
+    return {claim.rule for claim in claims if claim.rule in STOPPING_RULES}
 
 
 def outer(node: NodeState, member: Member, now: int) -> list[Claim]:
@@ -82,11 +88,16 @@ def every(node: NodeState, member: Member, now: int) -> list[Claim]:
 
 
 def condition_until_ns(node: NodeState, spec: ComponentSpec, now: int) -> int | None:
-    """Return when conditions that hold now stop holding by themselves, or None."""
+    """Return when what the leased facts say about this component changes by itself, or None."""
     untils = [
         until
         for name in spec.run_while
         if facts.is_leased(name) and (until := facts.condition(node.table, name, spec, now).until_ns) is not None
+    ]
+    untils += [
+        node.table.leased[name].valid_until_ns
+        for name in spec.stop_when
+        if facts.is_leased(name) and facts.value(node.table, name, now)
     ]
     return min(untils, default=None)
 
@@ -111,14 +122,25 @@ def _claim_host(node: NodeState, spec: ComponentSpec, claims: list[Claim]) -> No
             )
         elif latch is not None:
             claims.append(_latch_claim(rule, latch))
-    if spec.drain is None or Rule.DRAINED in {claim.rule for claim in claims}:
-        return
-    if node.host_state is HostState.DRAINED and latch is not None:
-        claims.append(_latch_claim(Rule.DRAINED, latch))
-    elif node.host_state is HostState.DRAINING and (spec.name in node.drain_done or _drain_kills(node, spec)):
-        done = spec.name in node.drain_done
-        reason = "its drain is complete" if done else "the drain's deadline has passed and its policy is to kill"
-        claims.append(Claim(rule=Rule.DRAINED, reason=reason))
+    if drain_of(spec) is not None and not any(claim.rule is Rule.DRAINED for claim in claims):
+        claims.extend(_drain_claims(node, spec))
+
+
+def _drain_claims(node: NodeState, spec: ComponentSpec) -> list[Claim]:
+    """Return what the host's drain says about a component that takes part in it."""
+    record = node.in_force
+    latch = latches.ruling_latch(record)
+    if record.doubt is not None:
+        return [Claim(rule=Rule.DRAINED, reason=f"it is not known whether this host is drained: {record.doubt}")]
+    if latch is None:
+        return []
+    if latches.reached(record, "host.drained"):
+        return [_latch_claim(Rule.DRAINED, latch)]
+    if spec.name in node.drain_done:
+        return [Claim(rule=Rule.DRAINED, reason="its drain is complete")]
+    if _drain_kills(node, spec):
+        return [Claim(rule=Rule.DRAINED, reason="the drain's deadline has passed and its policy is to kill")]
+    return []
 
 
 def _latch_claim(rule: Rule, latch: Latch) -> Claim:
@@ -158,21 +180,20 @@ def _is_ready(node: NodeState, name: str) -> bool:
     return member is not None and member.state.ready is True
 
 
-def _has_run(member: Member) -> bool:
-    return member.state.run is not None
-
-
 def _turn_not_come(node: NodeState, spec: ComponentSpec) -> bool:
     if node.stop_bound_passed:
         return False
     waits_for = (node.members.get(name) for name in node.index.dependants.get(spec.name, ()))
-    return any(member is not None and _has_run(member) for member in waits_for)
+    return any(member is not None and member.state.run is not None for member in waits_for)
 
 
 def _drain_kills(node: NodeState, spec: ComponentSpec) -> bool:
-    if spec.drain is None or spec.drain.on_deadline is not OnDeadline.KILL:
+    drain = drain_of(spec)
+    if drain is None or drain.on_deadline is not OnDeadline.KILL or node.in_force.doubt is not None:
+        # A doubt keeps things from starting; it is no reason to kill users' work.
         return False
-    return node.host_state is HostState.DECOMMISSIONED or (node.host_state is HostState.DRAINING and node.drain_expired)
+    state = node.host_state
+    return state is HostState.DECOMMISSIONED or (state is HostState.DRAINING and node.drain_expired)
 
 
 def _because(reason: str) -> str:

@@ -4,10 +4,11 @@ from typing import assert_never
 
 from node_manager.core import claims, latches
 from node_manager.core.actions import RunHelper, Signal
-from node_manager.core.component import RestartAsked, StartAsked
-from node_manager.core.durable import Hold, Latch, Maintenance
+from node_manager.core.durable import MAX_HOLDS, DurableFacts, Hold, Latch, Maintenance
 from node_manager.core.events import Command, HostState, Verb
-from node_manager.core.hostlife import end_drain_if_complete
+from node_manager.core.facts import HOST_PREFIX
+from node_manager.core.happenings import RestartAsked, StartAsked
+from node_manager.core.hostlife import end_drain_if_complete, participants
 from node_manager.core.intent import REFUSES_START, Rule, ruling
 from node_manager.core.latches import (
     HoldReleased,
@@ -18,8 +19,10 @@ from node_manager.core.latches import (
     Recommissioned,
     Undrained,
 )
-from node_manager.core.nodestate import NodePhase
+from node_manager.core.nodestate import NodePhase, drain_of
+from node_manager.core.run import Phase
 from node_manager.core.spec import CommandSpec
+from node_manager.core.states import Aim
 from node_manager.core.turn import Turn
 from node_manager.core.writeback import MAX_PENDING, Pending
 
@@ -48,6 +51,9 @@ def _of_component(turn: Turn, command: Command, name: str) -> None:
             _start(turn, command, name, restart=False)
         case Verb.RESTART:
             _start(turn, command, name, restart=True)
+        case Verb.STOP if _too_many_holds(turn, name):
+            why = f"{MAX_HOLDS} components are held already; start one of them"
+            turn.reply(command.id, f"cannot stop {name}: {why}", ok=False)
         case Verb.STOP:
             hold = Hold(component=name, by=command.by, reason=command.reason, at_wall_ns=_wall(turn))
             turn.change(HoldSet(hold=hold), command_id=command.id, answer=_stop_answer(turn, name))
@@ -57,11 +63,22 @@ def _of_component(turn: Turn, command: Command, name: str) -> None:
             turn.reply(command.id, f"cannot {command.verb.value} {name}: it concerns the whole host", ok=False)
 
 
+def _records(turn: Turn) -> tuple[DurableFacts, DurableFacts]:
+    """Return what is in force and what is to become durable: a word is done with when it is in both."""
+    return turn.node.in_force, turn.target()
+
+
+def _too_many_holds(turn: Turn, name: str) -> bool:
+    """Tell whether one more hold would exceed what the durable record may hold."""
+    held = turn.target()
+    return len(held.holds) >= MAX_HOLDS and latches.hold_of(held, name) is None
+
+
 def _start(turn: Turn, command: Command, name: str, *, restart: bool) -> None:
     """Start or restart: lifts a hold once that is durable, and is refused by what a start does not override."""
     if _refused(turn, command.id, command.verb.value, name):
         return
-    if latches.hold_of(turn.target(), name) is not None:
+    if any(latches.hold_of(record, name) is not None for record in _records(turn)):
         answer = f"released the hold of {name}"
         turn.change(HoldReleased(component=name), command_id=command.id, answer=answer, start=name, restart=restart)
         return
@@ -127,7 +144,7 @@ def _reload(turn: Turn, command: Command, name: str) -> None:
     run, how = member.state.run, member.spec.reload
     if how is None:
         turn.reply(command.id, f"cannot reload {name}: its role file has no reload", ok=False)
-    elif run is None or run.pid is None:
+    elif run is None or run.phase is not Phase.LIVE or member.state.aim is not Aim.NONE:
         turn.reply(command.id, f"cannot reload {name}: it is {member.state.state.value}", ok=False)
     elif isinstance(how, CommandSpec):
         generation = member.state.generation
@@ -149,7 +166,7 @@ def _of_host(turn: Turn, command: Command) -> None:
         case Verb.UNDRAIN:
             _undrain(turn, command)
         case Verb.RECOMMISSION:
-            if turn.target().doubt is None and latches.ruling_latch(turn.target()) is None:
+            if all(latches.host_state(record) is HostState.ACTIVE for record in _records(turn)):
                 turn.reply(command.id, "this host is active already")
                 return
             turn.change(Recommissioned(), command_id=command.id, answer="this host is recommissioned")
@@ -162,14 +179,14 @@ def _of_host(turn: Turn, command: Command) -> None:
 
 
 def _drain(turn: Turn, command: Command) -> None:
-    if turn.host_is("host.decommissioned"):
+    if latches.reached(turn.target(), "host.decommissioned"):
         rule = Rule.DECOMMISSIONED.value
         turn.reply(command.id, "cannot drain: this host is decommissioned", ok=False, rule=rule)
         return
-    if turn.host_is("host.drained"):
+    if latches.reached(turn.target(), "host.drained"):
         turn.reply(command.id, "this host is drained already")
         return
-    names = [name for name, member in turn.members.items() if member.spec.drain is not None]
+    names = participants(turn.members)
     answer = f"draining {', '.join(names)}" if names else "drained: no component here takes part in a drain"
     latch = _operator_latch(turn, command, HostState.DRAINING)
     turn.change(OperatorLatched(latch=latch), command_id=command.id, answer=answer)
@@ -177,17 +194,21 @@ def _drain(turn: Turn, command: Command) -> None:
 
 
 def _undrain(turn: Turn, command: Command) -> None:
-    if turn.host_is("host.decommissioned"):
+    if latches.reached(turn.target(), "host.decommissioned"):
         detail = "cannot undrain: this host is decommissioned; `recommission` releases that"
         turn.reply(command.id, detail, ok=False, rule=Rule.DECOMMISSIONED.value)
-    elif latches.host_state(turn.target()) is HostState.ACTIVE:
+    elif all(latches.host_state(record) is HostState.ACTIVE for record in _records(turn)):
         turn.reply(command.id, "this host is not draining")
     else:
         turn.change(Undrained(), command_id=command.id, answer="the drain is taken back")
 
 
 def _decommission(turn: Turn, command: Command) -> None:
-    stops = [name for name, member in turn.members.items() if "host.decommissioned" in member.spec.stop_when]
+    stops = [
+        name
+        for name, member in turn.members.items()
+        if drain_of(member.spec) is not None or any(fact.startswith(HOST_PREFIX) for fact in member.spec.stop_when)
+    ]
     answer = f"decommissioned: stops {', '.join(stops)}" if stops else "decommissioned: nothing here depends on it"
     latch = _operator_latch(turn, command, HostState.DECOMMISSIONED)
     turn.change(OperatorLatched(latch=latch), command_id=command.id, answer=answer)
@@ -198,7 +219,7 @@ def _maintenance(turn: Turn, command: Command) -> None:
         maintenance = Maintenance(by=command.by, reason=command.reason, at_wall_ns=_wall(turn))
         answer = "maintenance: nothing is started or killed by itself"
         turn.change(MaintenanceSet(maintenance=maintenance), command_id=command.id, answer=answer)
-    elif turn.target().maintenance is None:
+    elif all(record.maintenance is None for record in _records(turn)):
         turn.reply(command.id, "maintenance is off already")
     else:
         turn.change(MaintenanceEnded(), command_id=command.id, answer="maintenance is over")

@@ -6,25 +6,14 @@ Whatever arrives in between is kept as data (`state.want`, `aim`, `forced`) and 
 that a stop or a start asked for during any transition is never lost.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
-from node_manager.core import backoff
+from node_manager.core import backoff, probes
 from node_manager.core import run as runs
-from node_manager.core.actions import (
-    Action,
-    CancelPreStart,
-    EndRun,
-    KillTree,
-    Log,
-    RunPreStart,
-    RunProbe,
-    Signal,
-    Spawn,
-)
+from node_manager.core.actions import Action, EndRun, RunPreStart, RunProbe, Spawn
 from node_manager.core.events import (
     Beat,
-    ExitStatus,
     Found,
     HeartbeatClosed,
     Notified,
@@ -36,76 +25,12 @@ from node_manager.core.events import (
     Tick,
     TreeEmpty,
 )
+from node_manager.core.happenings import Adopted, ComponentEvent, Gone, RestartAsked, StartAsked, Updated, Wanted
 from node_manager.core.intent import Want
+from node_manager.core.ladder import Ladder
 from node_manager.core.run import Phase, Run
-from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, ComponentSpec, KillScope
-from node_manager.core.states import TRANSITIONS, WATCHED, Aim, ComponentState, State, describe_exit, rule_of
-
-SIGKILL = 9
-UNKILLABLE_RECHECK_NS = 5 * NS_PER_S
-"""How often SIGKILL is repeated on what survived it (uninterruptible sleep): often enough to see it end."""
-MAX_EXTENSION_NS = 600 * NS_PER_S
-"""Bound on all EXTEND_TIMEOUT_USEC of one stop together: a stop ends, however hopeful the component is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The ledger's ruling for this component has changed."""
-
-    want: Want
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartAsked:
-    """An operator asks for a start; the node has checked that no rule forbids it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartAsked:
-    """End this run and begin another at once."""
-
-    reason: str
-    manual: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
-    """The main process is reaped. `hold` is set where its exit status means that it is not to be started again."""
-
-    generation: int
-    status: ExitStatus
-    left: int | None = None
-    jitter: int = 0
-    oom: bool = False
-    hold: str | None = None
-    want: Want | None = None
-    """The ledger's ruling at this very instant: the exit itself may have changed it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """A process of an earlier agent is taken into charge."""
-
-    found: Found
-
-
-ComponentEvent = (
-    Wanted
-    | StartAsked
-    | RestartAsked
-    | Adopted
-    | Spawned
-    | SpawnFailed
-    | PreStartDone
-    | Gone
-    | TreeEmpty
-    | ProbeDone
-    | Beat
-    | HeartbeatClosed
-    | Notified
-    | Stalled
-    | Tick
-)
+from node_manager.core.spec import NS_PER_S, ComponentSpec
+from node_manager.core.states import WATCHED, Aim, ComponentState, State, describe_exit
 
 
 def step(
@@ -118,14 +43,8 @@ def step(
     return turn.state, tuple(turn.actions)
 
 
-class _Turn:
-    """The work of one step: the state so far and the actions so far. It lives for one call."""
-
-    def __init__(self, spec: ComponentSpec, state: ComponentState, now: int) -> None:
-        self.spec = spec
-        self.state = state
-        self.now = now
-        self.actions: list[Action] = []
+class _Turn(Ladder):
+    """The work of one step."""
 
     def take(self, event: ComponentEvent) -> None:
         match event:
@@ -137,6 +56,8 @@ class _Turn:
                 self.restart_asked(event)
             case Adopted():
                 self.adopted(event.found)
+            case Updated():
+                self.updated(event.old)
             case Stalled():
                 self.stalled(event)
             case Tick():
@@ -165,16 +86,19 @@ class _Turn:
             case Gone() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
                 self.gone(run, event)
             case TreeEmpty() if run.phase is Phase.TREE:
+                self.state = replace(self.state, litter=False)
                 self.end_run()
             case ProbeDone() if run.phase is Phase.LIVE:
                 self.set_run(runs.answered(self.spec, run, event))
                 self.act_on_probes()
-            case Beat() if run.phase is Phase.LIVE:
+            # What a process says before its spawn was answered counts: it may say hello within microseconds.
+            case Beat() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
                 self.set_run(runs.heard(run, event, self.now))
                 self.act_on_probes()
-            case Notified() if run.phase is Phase.LIVE:
-                self.set_run(runs.notified(run, event, self.now))
-                self.extend(event.extend_ns)
+            case Notified() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
+                run = runs.notified(run, event, self.now)
+                self.set_run(run)
+                self.extend(run, event.extend_ns)
                 self.act_on_probes()
             case _:
                 # A late answer of a phase that is over, or a closed connection: silence is what counts, not closing.
@@ -187,10 +111,11 @@ class _Turn:
         run = self.state.run
         if run is None:
             self.rest()
-        elif want.up:
+            return
+        if want.up or want.held:
             self.follow_lease(run, want)
             self.act_on_probes()
-        elif not want.held:
+        else:
             self.stop(Aim.DOWN, want.reason)
 
     def note_want(self, want: Want) -> None:
@@ -199,15 +124,19 @@ class _Turn:
         self.state = replace(self.state, want=want, forced=self.state.forced and want.up)
 
     def follow_lease(self, run: Run, want: Want) -> None:
-        if want.lease is None or run.phase not in {Phase.SPAWN, Phase.LIVE}:
-            return
-        if want.lease.terms == run.terms:
-            later = max(run.lease_until_ns or 0, want.lease.valid_until_ns)
-            self.set_run(replace(run, lease_until_ns=later))
-            return
-        changed = _changed_terms(self.spec, run.terms, want.lease.terms)
-        if changed and self.state.aim is Aim.NONE:
-            self.stop(Aim.RESTART, changed)
+        """Keep the run's last instant up to date, and end it where a term has changed that it was started under."""
+        if want.lease is None:
+            self.set_run(replace(run, lease_until_ns=None))
+        elif run.phase is Phase.SPAWN or run.phase is Phase.LIVE:
+            changed = _changed_terms(self.spec, run.terms, want.lease.terms)
+            if changed is None:
+                until_ns = want.lease.valid_until_ns
+                if want.lease.terms == run.terms:
+                    until_ns = max(run.lease_until_ns or 0, until_ns)
+                self.set_run(replace(run, lease_until_ns=until_ns))
+            elif self.state.aim is Aim.NONE:
+                # The stop stays bound by the lease of the old term.
+                self.stop(Aim.RESTART if want.up else Aim.DOWN, changed)
 
     def start_asked(self) -> None:
         self.state = replace(
@@ -223,12 +152,28 @@ class _Turn:
         return run is not None and (self.state.aim is not Aim.NONE or run.phase is Phase.TREE)
 
     def restart_asked(self, event: RestartAsked) -> None:
-        if event.manual and (self.state.run is None or self.is_ending()):
+        run = self.state.run
+        if event.manual and (run is None or self.is_ending()):
             self.start_asked()
-        elif self.state.run is not None and self.state.want.up and self.state.aim is Aim.NONE:
-            if event.manual:
-                self.state = replace(self.state, failures=0, starts=())
+        elif run is None:
+            # Another command is another program: what the old one had earned is forgotten.
+            self.state = replace(self.state, failures=0, starts=(), gave_up=None, not_before_ns=self.now)
+            self.rest()
+        elif self.state.want.up and self.state.aim is Aim.NONE:
+            # What is ended to be started again is started again: maintenance does not make a stop of it.
+            self.state = replace(self.state, forced=True, failures=0, starts=())
             self.stop(Aim.RESTART, event.reason)
+
+    def updated(self, old: ComponentSpec) -> None:
+        run, restart = self.state.run, self.spec.restart
+        self.state = replace(self.state, starts=backoff.recent(restart, self.state.starts, self.now))
+        if run is None:
+            if restart != old.restart:
+                self.state = replace(self.state, gave_up=None)
+            self.rest()
+        elif run.phase is Phase.LIVE:
+            self.set_run(runs.rearm(old, self.spec, run, self.now))
+            self.act_on_probes()
 
     def adopted(self, found: Found) -> None:
         if self.state.run is not None or self.state.state is not State.STOPPED:
@@ -241,16 +186,22 @@ class _Turn:
             terms=found.terms,
             lease_until_ns=found.lease_until_ns,
             passed_startup=found.started_before,
+            # What it was before is believed until it is heard again: it owes the new agent no second READY=1.
+            said_ready=found.ready,
+            notify_ready=found.ready is True,
         )
         self.state = replace(
             self.state, generation=found.generation, restarts=found.restarts, failures=found.failures, run=run
         )
-        # The probes begin as in a new run; what it was before is believed until they answer.
+        # The probes begin as in a new run, but nobody listened until now: the time to say hello counts from here.
         run = runs.begin(self.spec, run, self.now)
+        if run.startup is not None and self.spec.startup is not None:
+            deadline_ns = probes.startup_deadline_ns(self.spec.startup, self.now)
+            run = replace(run, startup=probes.wait_until(self.spec.startup, run.startup, deadline_ns))
         if found.ready and run.readiness is not None:
             run = replace(run, readiness=replace(run.readiness, verdict=True, detail="ready when it was adopted"))
         self.set_run(run)
-        self.actions.append(Log(event="component.adopted", component=self.spec.name, fields=(("pid", found.pid),)))
+        self.log("component.adopted", generation=found.generation, pid=found.pid)
         self.enter(State.RUNNING if run.passed_startup else State.STARTING, "adopted")
         self.act_on_probes()
 
@@ -259,7 +210,9 @@ class _Turn:
     def rest(self) -> None:
         """Decide what follows while there is no run: the one place where a component is started."""
         state, want = self.state, self.state.want
-        if not want.up:
+        if state.litter and self.clears_tree():
+            self.clear_tree(Run(phase=Phase.TREE, started_ns=self.now), "clearing what an earlier run left behind")
+        elif not want.up:
             self.idle(State.STOPPED, want.reason)
         elif state.hold is not None:
             self.idle(State.EXITED, state.hold)
@@ -268,7 +221,7 @@ class _Turn:
         elif want.waits is not None:
             self.idle(State.STOPPED, want.waits.reason)
         elif not state.forced and self.now < state.not_before_ns:
-            self.idle(State.BACKOFF, state.reason if state.state is State.BACKOFF else self.ended_reason())
+            self.idle(State.BACKOFF, state.last_exit or "waits")
             self.state = replace(self.state, deadline_ns=state.not_before_ns)
         elif not state.forced and backoff.limit_reached(self.spec.restart, state.starts, self.now):
             window_s = self.spec.restart.limit_window_ns / NS_PER_S
@@ -314,7 +267,7 @@ class _Turn:
     def spawn(self) -> None:
         run, lease = self.state.run, self.state.want.lease
         assert run is not None
-        run = replace(run, phase=Phase.SPAWN)
+        run = replace(run, phase=Phase.SPAWN, started_ns=self.now)
         if lease is not None:
             run = replace(run, terms=lease.terms, lease_until_ns=lease.valid_until_ns)
         self.set_run(run)
@@ -345,25 +298,15 @@ class _Turn:
     def spawned(self, run: Run, event: Spawned) -> None:
         run = runs.begin(self.spec, replace(run, phase=Phase.LIVE, pid=event.pid), self.now)
         self.set_run(run)
-        fields = (("generation", event.generation), ("pid", event.pid))
-        self.actions.append(Log(event="component.spawned", component=self.spec.name, fields=fields))
-        if self.state.aim is not Aim.NONE or (not self.state.want.up and not self.state.want.held):
-            aim, reason = self.state.aim, self.state.reason
-            if aim is Aim.NONE:
-                aim, reason = Aim.DOWN, self.state.want.reason
-            self.state = replace(self.state, aim=Aim.NONE)
-            self.stop(aim, reason)
+        self.log("component.spawned", generation=event.generation, pid=event.pid)
+        if self.state.aim is not Aim.NONE:
+            self.signal_stop(run, self.state.reason)
             return
         if run.passed_startup:
             self.enter(State.RUNNING, "running")
-        if self.state.want.up:
-            self.follow_lease(run, self.state.want)
         self.act_on_probes()
 
     # --- a run is judged ------------------------------------------------------------------------------------------
-
-    def set_run(self, run: Run) -> None:
-        self.state = replace(self.state, run=run)
 
     def act_on_probes(self) -> None:
         run = self.state.run
@@ -388,8 +331,7 @@ class _Turn:
             )
         failed = runs.failed(self.spec, run)
         if failed is not None and before is None:
-            fields = (("probe", failed[0].value), ("detail", failed[2].detail), ("pid", run.pid))
-            self.actions.append(Log(event="component.probe_failed", component=self.spec.name, fields=fields))
+            self.log("component.probe_failed", probe=failed[0].value, detail=failed[2].detail, pid=run.pid)
         why = runs.must_restart(self.spec, run)
         if why is not None and self.state.want.up and not self.state.want.patient:
             self.stop(Aim.RETRY, why)
@@ -401,90 +343,18 @@ class _Turn:
         if ready is state.ready:
             return
         self.state = replace(state, ready=ready)
-        fields = (("ready", ready), ("generation", state.generation))
-        self.actions.append(Log(event="component.readiness_changed", component=self.spec.name, fields=fields))
+        self.log("component.readiness_changed", ready=ready, generation=state.generation)
 
     def stalled(self, event: Stalled) -> None:
-        run, deadline_ns, stop_by_ns = self.state.run, self.state.deadline_ns, self.state.stop_by_ns
+        run = self.state.run
         if run is None:
             return
-        self.set_run(runs.stalled(run, event.duration_ns))
-        if self.state.state is State.STOPPING and deadline_ns is not None and stop_by_ns is not None:
-            # It could not be heard leaving. `hurry` takes back what a lease does not allow.
-            self.state = replace(
-                self.state, deadline_ns=deadline_ns + event.duration_ns, stop_by_ns=stop_by_ns + event.duration_ns
-            )
-            self.hurry(run, self.state.reason)
+        run = runs.stalled(run, event.duration_ns)
+        self.set_run(run)
+        self.put_off(run, event.duration_ns)
         self.act_on_probes()
 
     # --- a run ends -----------------------------------------------------------------------------------------------
-
-    def stop(self, aim: Aim, reason: str) -> None:
-        run = self.state.run
-        assert run is not None
-        if self.state.aim is not Aim.NONE:
-            if aim is Aim.DOWN:
-                self.state = replace(self.state, aim=Aim.DOWN)
-                self.hurry(run, reason)
-            return
-        self.state = replace(self.state, aim=aim)
-        if run.phase is Phase.CHECK or run.phase is Phase.SPAWN:
-            # There is no process to signal yet; the answer that is under way ends it.
-            self.state = replace(self.state, reason=reason)
-        if run.phase is Phase.CHECK:
-            self.actions.append(CancelPreStart(component=self.spec.name, generation=self.state.generation))
-        elif run.phase is Phase.LIVE:
-            timeout_ns = self.spec.stop.timeout_ns
-            self.state = replace(
-                self.state, deadline_ns=self.now + timeout_ns, stop_by_ns=self.now + timeout_ns + MAX_EXTENSION_NS
-            )
-            self.enter(State.STOPPING, reason)
-            self.actions.append(
-                Signal(component=self.spec.name, generation=self.state.generation, signal=self.spec.stop.signal)
-            )
-            self.hurry(run, reason)
-
-    def hurry(self, run: Run, reason: str) -> None:
-        """Bring SIGKILL forward where a lease or the node leaves less time than the stop's own time-out."""
-        deadline_ns = self.state.deadline_ns
-        if self.state.state is not State.STOPPING or deadline_ns is None:
-            return
-        if self.state.want.kill:
-            deadline_ns = self.now
-        if run.lease_until_ns is not None:
-            deadline_ns = min(deadline_ns, run.lease_until_ns - self.spec.stop.kill_timeout_ns - LEASE_MARGIN_NS)
-        self.state = replace(self.state, deadline_ns=deadline_ns)
-        if deadline_ns <= self.now:
-            self.kill(reason)
-
-    def extend(self, extend_ns: int | None) -> None:
-        """Give a stop more time (EXTEND_TIMEOUT_USEC): never a leased component's, never beyond the bound."""
-        state = self.state
-        if extend_ns is None or state.state is not State.STOPPING or state.run is None or state.run.terms:
-            return
-        if state.deadline_ns is None or state.stop_by_ns is None or state.want.kill:
-            return
-        later = min(self.now + extend_ns, state.stop_by_ns)
-        self.state = replace(state, deadline_ns=max(state.deadline_ns, later))
-
-    def kill(self, reason: str) -> None:
-        self.state = replace(self.state, deadline_ns=self.now + self.spec.stop.kill_timeout_ns)
-        self.enter(State.KILLING, reason)
-        self.send_kill()
-
-    def send_kill(self) -> None:
-        name, generation = self.spec.name, self.state.generation
-        run = self.state.run
-        assert run is not None
-        if self.clears_tree() or run.phase is Phase.TREE:
-            self.actions.append(KillTree(component=name, generation=generation))
-        else:
-            self.actions.append(Signal(component=name, generation=generation, signal=SIGKILL))
-
-    def clears_tree(self) -> bool:
-        if self.spec.stop.kill_scope is KillScope.TREE:
-            return True
-        return self.state.want.clear_tree and not self.state.want.up
 
     def gone(self, run: Run, event: Gone) -> None:
         if event.want is not None:
@@ -492,23 +362,20 @@ class _Turn:
         how = describe_exit(event.status, oom=event.oom)
         asked = self.state.aim is not Aim.NONE
         self.state = replace(self.state, last_exit=how)
-        fields = (("how", how), ("generation", event.generation), ("pid", run.pid), ("asked", asked))
-        self.actions.append(Log(event="component.exited", component=self.spec.name, fields=fields))
-        if event.hold is not None:
-            self.state = replace(self.state, hold=event.hold, hold_since_ns=self.now, forced=False)
+        self.log("component.exited", how=how, generation=event.generation, pid=run.pid, asked=asked)
+        if event.hold is not None and not self.state.forced:
+            # A start that was asked for while this run was ending is the later word.
+            self.state = replace(self.state, hold=event.hold, hold_since_ns=self.now)
         if self.state.aim in {Aim.NONE, Aim.RETRY}:
             self.count_failure(run, event.jitter)
         elif self.state.aim is Aim.RESTART:
             self.state = replace(self.state, not_before_ns=self.now)
         self.actions.append(EndRun(component=self.spec.name, generation=self.state.generation))
-        if self.clears_tree() and event.left != 0:
-            self.set_run(replace(run, phase=Phase.TREE))
-            if self.state.state is not State.KILLING:
-                self.enter(State.KILLING, f"{how}; clearing what it left behind")
-            self.state = replace(self.state, deadline_ns=self.now + self.spec.stop.kill_timeout_ns)
-            self.send_kill()
-            return
-        self.end_run()
+        self.state = replace(self.state, litter=event.left != 0)
+        if self.state.litter and self.clears_tree():
+            self.clear_tree(run, f"{how}; clearing what it left behind")
+        else:
+            self.end_run()
 
     def count_failure(self, run: Run, jitter: int) -> None:
         failures, not_before_ns = backoff.after_run(
@@ -524,9 +391,6 @@ class _Turn:
         self.state = replace(self.state, run=None, aim=Aim.NONE, deadline_ns=None, stop_by_ns=None)
         self.rest()
 
-    def ended_reason(self) -> str:
-        return self.state.last_exit or "waits"
-
     # --- time -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -540,9 +404,7 @@ class _Turn:
                     self.kill(f"{self.state.reason}; did not stop in time")
                     return
                 case State.KILLING:
-                    self.state = replace(self.state, deadline_ns=self.now + UNKILLABLE_RECHECK_NS)
-                    self.enter(State.KILLING, "unkillable: SIGKILL was sent and it is still there")
-                    self.send_kill()
+                    self.kill_again()
                     return
                 case State.STOPPED | State.STARTING | State.RUNNING | State.EXITED | State.FAILED:
                     # None of these sets a deadline: see `invariants.check_component`.
@@ -550,25 +412,6 @@ class _Turn:
                 case _ as never:
                     assert_never(never)
         self.act_on_probes()
-
-    # --- states ---------------------------------------------------------------------------------------------------
-
-    def enter(self, new: State, reason: str) -> None:
-        old = self.state.state
-        if old is new and new is not State.STARTING:
-            self.state = replace(self.state, reason=reason)
-            return
-        if (old, new) not in TRANSITIONS:
-            raise AssertionError(old, new)
-        self.state = replace(self.state, state=new, reason=reason, since_ns=self.now)
-        fields = (
-            ("old", old.value),
-            ("new", new.value),
-            ("reason", reason),
-            ("rule", rule_of(self.state).value),
-            ("generation", self.state.generation),
-        )
-        self.actions.append(Log(event="component.state_changed", component=self.spec.name, fields=fields))
 
 
 def _changed_terms(

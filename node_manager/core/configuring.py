@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from node_manager.core import component, facts
-from node_manager.core.component import RestartAsked
-from node_manager.core.events import ConfigFailed, ConfigLoaded, Found
+from node_manager.core import facts
+from node_manager.core.events import ConfigFailed, ConfigLoaded, Found, Past
+from node_manager.core.happenings import Adopted, RestartAsked, Updated
 from node_manager.core.nodestate import Member, NodePhase
 from node_manager.core.ordering import Plan, digest_differs, index, plan_change, process_digest
 from node_manager.core.spec import ComponentSpec, KillScope, NodeSpec, StopSpec
@@ -26,15 +26,18 @@ def loaded(turn: Turn, event: ConfigLoaded) -> None:
     first = turn.node.spec is None
     plan = plan_change({name: member.spec for name, member in turn.members.items()}, event.spec)
     turn.node = replace(turn.node, spec=event.spec, phase=NodePhase.RUNNING, config_error=event.warning)
-    _apply(turn, plan, event.spec)
+    before = {name: turn.members[name].state.generation for name in plan.restarted}
+    _apply(turn, plan, event)
     for found in event.found:
         _adopt(turn, found)
     _reindex(turn)
     for name in plan.restarted:
-        turn.feed(name, RestartAsked(reason="its configuration changed"))
+        # A run that began a moment ago began under this very configuration.
+        if turn.members[name].state.generation == before[name]:
+            turn.feed(name, RestartAsked(reason="its configuration changed"))
     for found in event.found:
-        digest = process_digest(turn.members[found.component].spec)
-        if digest_differs(found.spec_digest, digest) and not turn.members[found.component].removed:
+        member = turn.members.get(found.component)
+        if member is not None and digest_differs(found.spec_digest, process_digest(member.spec)) and not member.removed:
             turn.feed(found.component, RestartAsked(reason="its configuration changed while no agent was running"))
     turn.log("config.loaded", roles=", ".join(event.spec.roles), components=len(event.spec.components), first=first)
     turn.reply(event.command_id, _summary(plan))
@@ -59,23 +62,38 @@ def _identity_changed(turn: Turn, spec: NodeSpec) -> str | None:
     )
 
 
-def _apply(turn: Turn, plan: Plan, spec: NodeSpec) -> None:
-    holds = {kept.component: kept for kept in turn.node.kept_holds}
-    for wanted in spec.components:
+def _apply(turn: Turn, plan: Plan, event: ConfigLoaded) -> None:
+    for wanted in event.spec.components:
         old = turn.members.get(wanted.name)
-        if old is not None:
-            turn.members[wanted.name] = replace(old, spec=wanted, removed=False)
+        if old is None:
+            turn.members[wanted.name] = Member(spec=wanted, state=_newcomer(turn, wanted.name, event.past))
             continue
-        state = ComponentState(since_ns=turn.now, want_since_ns=turn.now)
-        kept = holds.get(wanted.name)
-        if kept is not None:
-            state = replace(
-                state, hold=kept.reason, hold_since_ns=kept.since_ns, generation=kept.generation, last_exit=kept.reason
-            )
-        turn.members[wanted.name] = Member(spec=wanted, state=state)
+        turn.members[wanted.name] = replace(old, spec=wanted, removed=False)
+        if wanted != old.spec:
+            turn.feed(wanted.name, Updated(old=old.spec))
     for name in plan.removed:
         turn.members[name] = replace(turn.members[name], removed=True)
     turn.node = replace(turn.node, kept_holds=())
+
+
+def _newcomer(turn: Turn, name: str, pasts: tuple[Past, ...]) -> ComponentState:
+    """Return the state of a component that this agent has not seen yet: its generations and a hold go on."""
+    state = ComponentState(since_ns=turn.now, want_since_ns=turn.now)
+    past = next((past for past in pasts if past.component == name), None)
+    if past is not None:
+        # Something left has a generation above 0, whatever was recorded.
+        generation = max(past.generation, 1) if past.left else past.generation
+        state = replace(state, generation=generation, restarts=past.restarts, litter=past.left)
+    kept = next((kept for kept in turn.node.kept_holds if kept.component == name), None)
+    if kept is not None:
+        state = replace(
+            state,
+            hold=kept.reason,
+            hold_since_ns=kept.since_ns,
+            generation=max(kept.generation, state.generation),
+            last_exit=kept.reason,
+        )
+    return state
 
 
 def _adopt(turn: Turn, found: Found) -> None:
@@ -89,8 +107,8 @@ def _adopt(turn: Turn, found: Found) -> None:
         turn.members[found.component] = Member(spec=stub, state=state, removed=True)
     else:
         # The process runs: whatever an exit had meant before is history.
-        turn.members[found.component] = replace(member, state=replace(member.state, hold=None))
-    turn.feed(found.component, component.Adopted(found=found))
+        turn.members[found.component] = replace(member, state=replace(member.state, hold=None, last_exit=None))
+    turn.feed(found.component, Adopted(found=found))
 
 
 def _reindex(turn: Turn) -> None:

@@ -118,6 +118,19 @@ class KeptHold:
     generation: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What is known of a component's earlier runs in this boot, where no main process of it was found.
+
+    `left`: something of it lives all the same, of generation `generation` or an older one.
+    """
+
+    component: str
+    generation: int
+    restarts: int = 0
+    left: bool = False
+
+
 # --- the agent's own life ---------------------------------------------------------------------------------------
 
 
@@ -139,10 +152,15 @@ class Booted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLoaded:
-    """A valid configuration; `found` are the processes that an earlier agent left for its components."""
+    """A valid configuration; `found` are the processes that an earlier agent left for its components.
+
+    `past` is what an earlier agent of this boot knew of the others: generations go on from there, and where the kill
+    scope is the tree, what is left of one is killed before a start.
+    """
 
     spec: NodeSpec
     found: tuple[Found, ...] = ()
+    past: tuple[Past, ...] = ()
     command_id: int | None = None
     warning: str | None = None
     """Set when this is the last good copy because the file itself is wrong: the whole error text."""

@@ -27,6 +27,8 @@ class LeasedFact:
     term: int
     valid_until_ns: int
     stated_ns: int
+    restored: bool = False
+    """An earlier agent heard it; when, is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ def restore(leases: tuple[KeptLease, ...], highest: tuple[tuple[str, int], ...],
             term=kept.term,
             valid_until_ns=kept.valid_until_ns,
             stated_ns=now,
+            restored=True,
         )
         for kept in leases
     }
@@ -144,7 +147,7 @@ def condition(table: FactTable, name: str, spec: ComponentSpec, now: int) -> Con
     budget_ns = stop_budget_ns(spec)
     if now < fact.valid_until_ns - budget_ns:
         return Condition(met=True, reason=f"{name} holds (term {fact.term})", until_ns=fact.valid_until_ns - budget_ns)
-    if fact.valid_until_ns - fact.stated_ns <= budget_ns:
+    if not fact.restored and fact.valid_until_ns - fact.stated_ns <= budget_ns:
         return Condition(
             met=False,
             reason=f"{name}: the lease stated under term {fact.term} is too short for the stop budget of "

@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from node_manager.core import latches
 from node_manager.core.actions import RunHelper, SendLevels, Signal
-from node_manager.core.component import Gone
 from node_manager.core.durable import Latch
 from node_manager.core.events import Beat, Exited, HostState
 from node_manager.core.facts import HOST_PREFIX
+from node_manager.core.happenings import Gone
 from node_manager.core.latches import ControllerLatched, OperatorDrainDone
-from node_manager.core.nodestate import Member, drain_deadline_ns
+from node_manager.core.nodestate import Member, drain_deadline_ns, drain_of
 from node_manager.core.run import Phase
 from node_manager.core.spec import CommandSpec, ComponentSpec, ExitMeaning
 from node_manager.core.states import Aim
 from node_manager.core.turn import Turn
+from node_manager.core.writeback import MAX_PENDING
 
 
 def controller_says(turn: Turn, spec: ComponentSpec, beat: Beat) -> None:
@@ -29,6 +31,12 @@ def controller_says(turn: Turn, spec: ComponentSpec, beat: Beat) -> None:
         drain_completed(turn, spec.name)
     if beat.epoch is None:
         turn.log("fact.refused", spec.name, fact=f"host.{beat.host_state.value}", why="no epoch")
+        return
+    if len(turn.node.writeback.pending) >= MAX_PENDING:
+        # Nothing is lost: it is a level, and comes again with the next beat.
+        turn.log(
+            "fact.refused", spec.name, fact=f"host.{beat.host_state.value}", why="too many changes wait for the disk"
+        )
         return
     said = None
     if beat.host_state is not HostState.ACTIVE:
@@ -49,23 +57,24 @@ def drain_completed(turn: Turn, name: str) -> None:
     end_drain_if_complete(turn)
 
 
+def participants(members: Mapping[str, Member]) -> list[str]:
+    """Return the names of the components that take part in a drain."""
+    return [name for name, member in members.items() if drain_of(member.spec) is not None]
+
+
 def end_drain_if_complete(turn: Turn) -> None:
     """Make the host drained once nothing that takes part in the drain has anything left to do."""
-    left = [
-        name
-        for name, member in turn.members.items()
-        if member.spec.drain is not None and name not in turn.node.drain_done
-    ]
     latch = latches.ruling_latch(turn.node.in_force)
-    if left or latch is None or turn.node.host_state is not HostState.DRAINING:
+    if latch is None or turn.node.host_state is not HostState.DRAINING:
+        return
+    if any(name not in turn.node.drain_done for name in participants(turn.members)):
         return
     turn.log("host.drained", by=latch.by)
     record = turn.node.in_force
     if record.operator_latch is not None:
         turn.change(OperatorDrainDone())
-    controller = turn.node.in_force.controller_latch
-    if controller is not None and controller.state == HostState.DRAINING.value:
-        turn.change(ControllerLatched(latch=replace(controller, state=HostState.DRAINED.value)))
+    if record.controller_latch is not None:
+        turn.change(ControllerLatched(latch=replace(record.controller_latch, state=HostState.DRAINED.value)))
 
 
 def advance(turn: Turn, *, before: HostState) -> None:
@@ -75,21 +84,26 @@ def advance(turn: Turn, *, before: HostState) -> None:
             _forget_drain(turn)
         return
     deadline_ns = drain_deadline_ns(turn.node)
-    if deadline_ns is not None and turn.now >= deadline_ns and not turn.node.drain_expired:
-        turn.node = replace(turn.node, drain_expired=True)
-        turn.log("host.drain_deadline_passed", jobs_left=jobs_left_in(turn.members))
+    expired = deadline_ns is not None and turn.now >= deadline_ns
+    if expired is not turn.node.drain_expired:
+        turn.node = replace(turn.node, drain_expired=expired)
+        if expired:
+            turn.log("host.drain_deadline_passed", jobs_left=jobs_left_in(turn.members))
         turn.mark_all()
-    for name in tuple(turn.members):
+        turn.settle()
+    for name in participants(turn.members):
         _direct(turn, name)
+    end_drain_if_complete(turn)
 
 
 def _direct(turn: Turn, name: str) -> None:
     member = turn.members[name]
-    drain, run = member.spec.drain, member.state.run
+    drain, run = drain_of(member.spec), member.state.run
     if drain is None or name in turn.node.drain_done:
         return
     if run is None:
-        if turn.node.drain_expired and member.state.want.clear_tree:
+        if member.state.want.clear_tree:
+            # Its time is over, and nothing of it is left.
             drain_completed(turn, name)
         return
     if run.phase is not Phase.LIVE or run.told_to_drain or member.state.aim is not Aim.NONE:
@@ -106,6 +120,8 @@ def _direct(turn: Turn, name: str) -> None:
             turn.actions.append(Signal(component=name, generation=generation, signal=drain.how))
         case None:
             turn.actions.append(SendLevels(component=name))
+        case _ as never:
+            assert_never(never)
 
 
 def _forget_drain(turn: Turn) -> None:
@@ -127,10 +143,12 @@ def exited(turn: Turn, event: Exited) -> Gone:
         finished = event.status.code == 0 and event.left == 0
         if draining and (finished or meaning is ExitMeaning.DRAINED):
             drain_completed(turn, event.component)
-        elif meaning is ExitMeaning.DECOMMISSIONED:
-            hold = _latched_by_exit(turn, spec, run.epoch, event.status.code)
-        elif meaning is not None and state.aim in {Aim.NONE, Aim.RETRY}:
-            hold = f"exit status {event.status.code}: the role file says that it is final"
+        elif meaning is ExitMeaning.DECOMMISSIONED or meaning is ExitMeaning.DRAINED:
+            hold = _latched_by_exit(turn, spec, HostState(meaning.value.removeprefix(HOST_PREFIX)), run.epoch)
+        elif meaning is ExitMeaning.HOLD and state.aim in {Aim.NONE, Aim.RETRY}:
+            hold = "the role file says that it is final"
+        if hold is not None:
+            hold = f"exit status {event.status.code}: {hold}"
     return Gone(
         generation=event.generation,
         status=event.status,
@@ -141,12 +159,12 @@ def exited(turn: Turn, event: Exited) -> Gone:
     )
 
 
-def _latched_by_exit(turn: Turn, spec: ComponentSpec, epoch: int | None, code: int) -> str | None:
+def _latched_by_exit(turn: Turn, spec: ComponentSpec, state: HostState, epoch: int | None) -> str | None:
     """Latch at the epoch that was stated earlier in that run; without a new one, only this component is held."""
     if epoch is None or epoch <= turn.node.in_force.released_epoch:
-        return f"rejoin refused (exit status {code})"
-    if not turn.host_is("host.decommissioned"):
-        turn.change(ControllerLatched(latch=_latch(turn, HostState.DECOMMISSIONED, spec.name, epoch, None)))
+        return "rejoin refused"
+    if not turn.host_is(f"{HOST_PREFIX}{state.value}"):
+        turn.change(ControllerLatched(latch=_latch(turn, state, spec.name, epoch, None)))
     return None
 
 

@@ -27,10 +27,8 @@ class Rule(Enum):
 PRECEDENCE = {rule: place for place, rule in enumerate(Rule)}
 STOPPING_RULES = frozenset({Rule.DECOMMISSIONED, Rule.NODE_STOPPING, Rule.DRAINED, Rule.OPERATOR_HOLD, Rule.CONDITION})
 """Rules that stop a component that runs, and under which it is desired down. The rest only keep one from starting."""
-OVERRIDDEN_BY_START = frozenset({Rule.OPERATOR_HOLD, Rule.EXIT_HOLD, Rule.MAINTENANCE, Rule.START_LIMIT, Rule.BACKOFF})
-"""What a manual start lifts or overrides."""
 REFUSES_START = frozenset({Rule.DECOMMISSIONED, Rule.NODE_STOPPING, Rule.DRAINED, Rule.CONDITION})
-"""What refuses a manual start."""
+"""What refuses a manual start; it lifts or overrides the rest, and waits for a dependency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +40,6 @@ class Claim:
     since_ns: int | None = None
     by: str | None = None
     at_wall_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Next:
-    """What the agent will do next by itself, and when."""
-
-    what: str
-    at_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from node_manager.core.events import HostState
 from node_manager.core.intent import Rule
 from node_manager.core.nodestate import Member, NodePhase, NodeState
 from node_manager.core.run import Phase
-from node_manager.core.spec import ComponentSpec
+from node_manager.core.spec import ComponentSpec, KillScope
 from node_manager.core.states import IDLE, Aim, ComponentState, State
 from node_manager.core.writeback import MAX_PENDING, Writeback
 
@@ -35,15 +35,17 @@ def check_component(spec: ComponentSpec, state: ComponentState) -> None:
     assert (run is None) == (state.state in IDLE), "a run exists exactly in the states that have one"
     assert (state.deadline_ns is not None) == (state.state in _TIMED), "nothing is stuck: timed states have a deadline"
     assert state.ready is not True or state.state is State.RUNNING, "only what runs is ready"
+    assert not (state.forced and not want.up), "what is unwanted is not to be started"
+    assert state.generation > 0 or not state.litter, "what was left was left by a run"
     assert len(state.starts) <= (spec.restart.limit or 0), "the history of starts is bounded"
     if run is None:
         assert state.aim is Aim.NONE, "nothing is being stopped where nothing runs"
-        _check_idle(state)
+        _check_idle(spec, state)
         return
     assert state.generation > 0, "a run has a generation"
     assert state.gave_up is None or state.aim is not Aim.NONE, "what was given up does not run"
+    assert (run.pid is not None) == (run.phase is Phase.LIVE), "a pid is known exactly while the main process exists"
     if run.phase is Phase.LIVE:
-        assert run.pid is not None, "a live main process has a pid"
         stopping = state.state in {State.STOPPING, State.KILLING}
         assert stopping == (state.aim is not Aim.NONE), "a stop under way has an aim, and nothing else has"
     if run.phase is Phase.TREE:
@@ -68,8 +70,10 @@ def check_writeback(state: Writeback) -> None:
     assert wb.target(state).epoch_seen >= state.durable.epoch_seen, "an epoch never goes back"
 
 
-def _check_idle(state: ComponentState) -> None:
+def _check_idle(spec: ComponentSpec, state: ComponentState) -> None:
     want = state.want
+    clears = spec.stop.kill_scope is KillScope.TREE or (want.clear_tree and not want.up)
+    assert not (state.litter and clears), "what may not be left behind is being killed"
     match state.state:
         case State.EXITED:
             assert want.up, "what is unwanted is stopped, whatever it ended with"

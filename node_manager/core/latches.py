@@ -100,8 +100,10 @@ _PERMISSIVE = (HoldReleased, Undrained, Recommissioned, ControllerReleased, Main
 
 def is_permissive(facts: DurableFacts, change: Change) -> bool:
     """Tell whether `change` allows something that `facts` forbids: then it must be durable before it acts."""
-    if isinstance(change, ControllerLatched) and facts.controller_latch is not None:
-        return SEVERITY[_state(change.latch)] < SEVERITY[_state(facts.controller_latch)]
+    if isinstance(change, ControllerLatched):
+        return _is_milder(change.latch, facts.controller_latch)
+    if isinstance(change, OperatorLatched):
+        return _is_milder(change.latch, facts.operator_latch)
     return isinstance(change, _PERMISSIVE)
 
 
@@ -198,6 +200,10 @@ def hold_of(facts: DurableFacts, component: str) -> Hold | None:
 
 def _state(latch: Latch) -> HostState:
     return HostState(latch.state)
+
+
+def _is_milder(new: Latch, old: Latch | None) -> bool:
+    return old is not None and SEVERITY[_state(new)] < SEVERITY[_state(old)]
 
 
 def _unless_drain(latch: Latch | None) -> Latch | None:

@@ -66,7 +66,7 @@ def next_wake_ns(state: NodeState) -> int | None:
     if state.writeback.retry_at_ns is not None:
         times.append(state.writeback.retry_at_ns)
     deadline_ns = drain_deadline_ns(state)
-    if deadline_ns is not None and not state.drain_expired:
+    if deadline_ns is not None and not state.drain_expired and state.phase is not NodePhase.WAITING_CONFIG:
         times.append(deadline_ns)
     if state.stop_by_ns is not None and not state.finished:
         times.append(state.stop_by_ns if not state.stop_bound_passed else state.stop_by_ns + UNKILLABLE_GRACE_NS)
@@ -90,15 +90,13 @@ def _take(turn: Turn, event: Event) -> None:
         case Tick():
             _tick(turn)
         case Stalled():
-            turn.log("agent.stalled", duration_ms=event.duration_ns // 1_000_000)
-            for name in tuple(turn.members):
-                turn.feed(name, event)
+            _stalled(turn, event)
         case WallClock():
             turn.node = replace(turn.node, wall_offset_ns=event.offset_ns)
         case FactsWritten():
             _written(turn, event)
         case FactsWriteFailed():
-            if turn.node.writeback.error != event.error:
+            if turn.node.writeback.pending and turn.node.writeback.error != event.error:
                 turn.log("store.failed", error=event.error)
             turn.node = replace(turn.node, writeback=wb.failed(turn.node.writeback, event.error, turn.now))
         case Command():
@@ -148,6 +146,14 @@ def _stop_node(turn: Turn, event: StopNode) -> None:
         turn.node, phase=NodePhase.STOPPING, stop_reason=event.reason, stop_by_ns=turn.now + NODE_STOP_BOUND_NS
     )
     turn.mark_all()
+
+
+def _stalled(turn: Turn, event: Stalled) -> None:
+    turn.log("agent.stalled", duration_ms=event.duration_ns // 1_000_000)
+    if turn.node.stop_by_ns is not None:
+        turn.node = replace(turn.node, stop_by_ns=turn.node.stop_by_ns + event.duration_ns)
+    for name in tuple(turn.members):
+        turn.feed(name, event)
 
 
 def _tick(turn: Turn) -> None:

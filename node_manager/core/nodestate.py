@@ -7,9 +7,9 @@ from enum import Enum
 from node_manager.core import latches
 from node_manager.core.durable import DurableFacts, Latch
 from node_manager.core.events import HostState, KeptHold
-from node_manager.core.facts import FactTable
+from node_manager.core.facts import HOST_PREFIX, FactTable
 from node_manager.core.ordering import Index
-from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
+from node_manager.core.spec import NS_PER_S, ComponentSpec, DrainSpec, NodeSpec
 from node_manager.core.states import ComponentState
 from node_manager.core.writeback import Writeback
 
@@ -53,6 +53,7 @@ class NodeState:
     drain_done: frozenset[str] = frozenset()
     """Components that have completed the drain under way."""
     drain_expired: bool = False
+    """The deadline of the drain under way has passed."""
     stop_by_ns: int | None = None
     stop_bound_passed: bool = False
     stop_reason: str = ""
@@ -71,6 +72,16 @@ class NodeState:
     def host_state(self) -> HostState:
         """Where the host stands now."""
         return latches.host_state(self.writeback.in_force)
+
+
+def drain_of(spec: ComponentSpec) -> DrainSpec | None:
+    """Return how a component takes part in a drain, or None where it does not.
+
+    What states this host's facts takes part in any case: it is told by a directive.
+    """
+    if spec.drain is None and any(fact.startswith(HOST_PREFIX) for fact in spec.states):
+        return DrainSpec()
+    return spec.drain
 
 
 def drain_deadline_ns(node: NodeState) -> int | None:

@@ -37,6 +37,11 @@ def startup_deadline_ns(spec: ProbeSpec, started_ns: int) -> int:
     return started_ns + spec.initial_delay_ns + spec.period_ns * spec.failure_threshold
 
 
+def wait_until(spec: ProbeSpec, state: ProbeState, deadline_ns: int) -> ProbeState:
+    """Return the state of a passive check that fails at `deadline_ns`; an active one asks and needs no deadline."""
+    return replace(state, next_ns=deadline_ns) if isinstance(spec.check, PASSIVE_CHECKS) else state
+
+
 def schedule(spec: ProbeSpec, state: ProbeState, now: int) -> ProbeState:
     """Return the state with the next run one period after this one; missed periods are skipped, not made up."""
     planned = now if state.next_ns is None else state.next_ns

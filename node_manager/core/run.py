@@ -71,7 +71,6 @@ class Run:
     jobs: int | None = None
     epoch: int | None = None
     """The epoch that it stated for this host."""
-    drained: bool = False
     told_to_drain: bool = False
 
 
@@ -87,6 +86,23 @@ def after_startup(spec: ComponentSpec, run: Run, now: int) -> Run:
     readiness = None if spec.readiness is None else probes.begin(spec.readiness, run.started_ns, now)
     liveness = None if spec.liveness is None else probes.begin(spec.liveness, run.started_ns, now)
     return judge(spec, replace(run, passed_startup=True, readiness=readiness, liveness=liveness), now)
+
+
+def rearm(old: ComponentSpec, spec: ComponentSpec, run: Run, now: int) -> Run:
+    """Return the run of a live process under a changed spec: the probes that changed begin again.
+
+    Readiness keeps its verdict until the new probe gives its own; a run without a readiness probe was ready.
+    """
+    if not run.passed_startup:
+        return run if spec.startup == old.startup else begin(spec, replace(run, startup=None), now)
+    readiness, liveness = run.readiness, run.liveness
+    if spec.readiness != old.readiness:
+        verdict = True if readiness is None else readiness.verdict
+        readiness = None if spec.readiness is None else probes.begin(spec.readiness, run.started_ns, now)
+        readiness = None if readiness is None else replace(readiness, verdict=verdict)
+    if spec.liveness != old.liveness:
+        liveness = None if spec.liveness is None else probes.begin(spec.liveness, run.started_ns, now)
+    return replace(run, readiness=readiness, liveness=liveness)
 
 
 def due(spec: ComponentSpec, run: Run, now: int) -> tuple[Run, tuple[tuple[ProbeKind, ProbeSpec], ...]]:
@@ -281,8 +297,8 @@ def failure_sentence(kind: ProbeKind, _probe: ProbeSpec, state: ProbeState) -> s
 
 
 def startup_passed(run: Run) -> bool:
-    """Tell whether the startup probe has just been passed."""
-    return run.startup is not None and run.startup.verdict is True
+    """Tell whether the startup probe is passed, or there is none."""
+    return run.passed_startup or (run.startup is not None and run.startup.verdict is True)
 
 
 def listing(spec: ComponentSpec, run: Run) -> tuple[tuple[ProbeKind, ProbeSpec, ProbeState], ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from node_manager.core.events import ExitStatus
-from node_manager.core.intent import Rule, Want
+from node_manager.core.intent import PRECEDENCE, Rule, Want
 from node_manager.core.run import Phase, Run
 from node_manager.core.run import wake_ns as run_wake_ns
 
@@ -34,6 +34,7 @@ TRANSITIONS: dict[tuple[State, State], str] = {
     (State.STOPPED, State.BACKOFF): "wanted, delay not over",
     (State.STOPPED, State.EXITED): "wanted, exit-hold",
     (State.STOPPED, State.FAILED): "wanted, start limit",
+    (State.STOPPED, State.KILLING): "an earlier run left something",
     (State.STARTING, State.RUNNING): "startup passed",
     (State.STARTING, State.STOPPING): "unwanted, or startup failed",
     (State.STARTING, State.KILLING): "main process ended, tree left",
@@ -63,10 +64,14 @@ TRANSITIONS: dict[tuple[State, State], str] = {
     (State.BACKOFF, State.STARTING): "delay over, or manual start",
     (State.BACKOFF, State.STOPPED): "unwanted, or may not start",
     (State.BACKOFF, State.FAILED): "delay over, start limit",
+    (State.BACKOFF, State.KILLING): "unwanted with all it left",
     (State.EXITED, State.STARTING): "manual start",
     (State.EXITED, State.STOPPED): "unwanted",
-    (State.FAILED, State.STARTING): "manual start",
+    (State.EXITED, State.KILLING): "unwanted with all it left",
+    (State.FAILED, State.STARTING): "manual start, or configuration changed",
     (State.FAILED, State.STOPPED): "unwanted",
+    (State.FAILED, State.BACKOFF): "start limit changed",
+    (State.FAILED, State.KILLING): "unwanted with all it left",
 }
 """Every change of state that exists, and its cause. The diagram in `docs/` is drawn from this table."""
 
@@ -99,7 +104,7 @@ class ComponentState:
     want: Want = field(default=Want(up=False, rule=Rule.CONFIGURED, reason="not decided yet"))
     want_since_ns: int = 0
     forced: bool = False
-    """A manual start is to be carried out: delay, limit and maintenance do not count."""
+    """A start that was asked for is to be carried out: delay, limit and maintenance do not count."""
     failures: int = 0
     not_before_ns: int = 0
     starts: tuple[int, ...] = ()
@@ -108,6 +113,8 @@ class ComponentState:
     hold_since_ns: int = 0
     restarts: int = 0
     last_exit: str | None = None
+    litter: bool = False
+    """Something that it started may live on without its main process (kill scope `process`, or an earlier agent's)."""
     ready: bool | None = False
 
 
@@ -131,10 +138,12 @@ def wake_ns(state: ComponentState) -> int | None:
 def rule_of(state: ComponentState) -> Rule:
     """Return the rule that decides about this component now, its own machine's rules included."""
     want = state.want
-    if not want.up or state.run is not None:
+    if state.run is not None:
         return want.rule
-    if state.hold is not None:
+    if state.hold is not None and PRECEDENCE[want.rule] > PRECEDENCE[Rule.EXIT_HOLD]:
         return Rule.EXIT_HOLD
+    if not want.up:
+        return want.rule
     if want.waits is not None:
         return want.waits.rule
     if state.gave_up is not None:

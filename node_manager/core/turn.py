@@ -9,12 +9,11 @@ from dataclasses import replace
 from node_manager.core import claims, component, facts, latches
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, Finish, Log, Reply, SendLevels, WriteFacts
-from node_manager.core.component import ComponentEvent
 from node_manager.core.durable import DurableFacts
+from node_manager.core.happenings import ComponentEvent, Wanted
 from node_manager.core.intent import Want
 from node_manager.core.latches import Change
-from node_manager.core.nodestate import NodePhase, NodeState
-from node_manager.core.states import IDLE
+from node_manager.core.nodestate import NodePhase, NodeState, drain_of
 from node_manager.core.writeback import Pending
 
 MAX_ROUNDS_PER_MEMBER = 32
@@ -79,7 +78,7 @@ class Turn:
                 member = self.members[name] = replace(member, condition_until_ns=until)
             want = self.ruling(name)
             if want != member.state.want:
-                self.feed(name, component.Wanted(want=want))
+                self.feed(name, Wanted(want=want))
             self._drop_if_gone(name)
         self._finish()
 
@@ -90,14 +89,14 @@ class Turn:
     def leave_behind(self) -> None:
         """End without what even SIGKILL does not end, and say what that is."""
         left = [name for name, member in self.members.items() if member.state.run is not None]
-        if left and not self.node.finished:
+        if not self.node.finished:
             self.log("agent.left_behind", components=", ".join(left))
             self.node = replace(self.node, finished=True)
             self.actions.append(Finish())
 
     def _drop_if_gone(self, name: str) -> None:
         member = self.members[name]
-        if member.removed and member.state.run is None and member.state.state in IDLE:
+        if member.removed and member.state.run is None:
             del self.members[name]
             self.log("component.removed", name)
 
@@ -141,7 +140,7 @@ class Turn:
     def tell_host_state(self) -> None:
         """Send the host's directives to whoever takes part in a drain or states the host's facts."""
         for name, member in self.members.items():
-            if member.spec.drain is not None or any(fact.startswith(facts.HOST_PREFIX) for fact in member.spec.states):
+            if drain_of(member.spec) is not None:
                 self.actions.append(SendLevels(component=name))
 
     def state_fact(self, said: facts.Statement, max_lease_ns: int) -> None:

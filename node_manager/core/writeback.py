@@ -69,7 +69,9 @@ def written(wb: Writeback, seq: int) -> tuple[Writeback, tuple[Pending, ...]]:
 
 def failed(wb: Writeback, error: str, now: int) -> Writeback:
     """Return the state after a write failed."""
-    return replace(wb, error=error, retry_at_ns=now + RETRY_NS if wb.pending else None)
+    if not wb.pending:
+        return wb  # a write that was repeated: an earlier one has brought everything to the disk
+    return replace(wb, error=error, retry_at_ns=now + RETRY_NS)
 
 
 def _in_force(wb: Writeback) -> Writeback:
