@@ -1,0 +1,63 @@
+# `make run` and `make test` do all set-up by themselves; everything they make lies in .venv/ and $(RUN_DIR).
+
+PYTHON ?= python3
+RUN_DIR ?= .run
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find node_manager roles packaging/examples -type f -not -name '*.pyc') pyproject.toml README.md
+RUN_PATH := $(abspath $(RUN_DIR))
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format types coverage slow docs wheel clean
+
+help:
+	@echo "make run       a whole single-host cluster on the reference components, in the foreground"
+	@echo "make test      all tests"
+	@echo "make lint      ruff check and ruff format --check      make types   mypy --strict"
+	@echo "make slow      the longer suites                       make coverage  branch coverage of core/"
+	@echo "make docs      generated pages                         make wheel   dist/*.whl"
+
+$(VENV)/.tools: pyproject.toml packaging/dev-setup.sh
+	packaging/dev-setup.sh $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.tools $(SOURCES)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+run: $(VENV)/.package
+	@mkdir -p $(RUN_PATH)
+	@PATH="$(abspath $(BIN)):$$PATH" exec $(BIN)/xce-node-manager run \
+		--config $(abspath packaging/examples/single-host.yaml) \
+		--roles-dir $(abspath roles/reference) \
+		--runtime-dir $(RUN_PATH)/run --state-dir $(RUN_PATH)/state --log-dir $(RUN_PATH)/log
+
+test: $(VENV)/.package
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: $(VENV)/.package
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.tools
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.package
+	$(BIN)/mypy
+
+coverage: $(VENV)/.package
+	$(BIN)/coverage run --branch --source node_manager/core -m pytest -q tests/unit/core tests/property
+	$(BIN)/coverage report --show-missing --fail-under 100
+
+docs: $(VENV)/.package
+	$(BIN)/python docs/generate_states.py
+
+wheel: $(VENV)/.tools
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf $(VENV) $(RUN_DIR) build dist *.egg-info

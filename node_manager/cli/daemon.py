@@ -1,0 +1,141 @@
+"""xce-node-manager: the daemon, and the commands that need no agent."""
+
+import argparse
+import os
+import pwd
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from node_manager import __version__
+from node_manager.config.load import ConfigInvalid, Sources, describe, load, user_problem
+
+EX_OK = 0
+EX_NOT_SO = 1
+EX_CONFIG = 78
+"""sysexits.h: the configuration is wrong."""
+
+DEFAULT_CONFIG = Path("/etc/xce/node-manager.yaml")
+DEFAULT_RUNTIME_DIR = Path("/run/xce/node-manager")
+DEFAULT_STATE_DIR = Path("/var/lib/xce/node-manager")
+DEFAULT_LOG_DIR = Path("/var/log/xce")
+SYSTEM_ROLES_DIRS = (Path("/usr/share/xce/roles"), Path("/etc/xce/roles"))
+
+EPILOG = """\
+exit status: 0 done; 1 not so; 2 wrong usage; 78 the configuration is wrong
+
+examples:
+  xce-node-manager check --config node-manager.yaml      everything that is wrong with it, at once
+  xce-node-manager plan                                   what would run, in which order, as whom
+  xce-node-manager run --roles-dir roles/reference        run in the foreground
+  xce-node-manager schema boot > node-manager.schema.json for editors
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit status."""
+    args = _parser().parse_args(argv)
+    match args.command:
+        case "run":
+            from node_manager.cli.running import run
+
+            return run(_sources(args), args.log_dir.absolute())
+        case "check":
+            return check(_sources(args), plan=False)
+        case "plan":
+            return check(_sources(args), plan=True)
+        case _:
+            from node_manager.config.schema import schema_text
+
+            print(schema_text(args.kind))
+            return EX_OK
+
+
+def check(sources: Sources, *, plan: bool) -> int:
+    """Read and validate the configuration with the very code of `run`; say everything that is wrong."""
+    try:
+        spec = load(sources)
+    except ConfigInvalid as error:
+        print_problems(error)
+        return EX_CONFIG
+    if plan:
+        print(describe(spec))
+        return EX_OK
+    names = ", ".join(component.name for component in spec.components)
+    print(f"{sources.config}: right. Roles: {', '.join(spec.roles)}. Components: {names}.")
+    problem = user_problem(spec, user_name(), is_root=os.geteuid() == 0)
+    if problem is not None:
+        print(f"note: {problem}", file=sys.stderr)
+    return EX_OK
+
+
+def print_problems(error: ConfigInvalid) -> None:
+    """Print every problem of a configuration to standard error."""
+    for problem in error.problems:
+        print(problem, file=sys.stderr)
+    count = len(error.problems)
+    print(f"the configuration is wrong: {count} problem{'s' if count != 1 else ''}", file=sys.stderr)
+
+
+def user_name() -> str:
+    """Return the name of the user that this process runs as, or its number where it has none."""
+    uid = os.geteuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def roles_dirs() -> tuple[Path, ...]:
+    """Return where role files are looked for by default: of the installation, of the system, of the operator."""
+    own = Path(sys.prefix) / "share" / "xce" / "roles"
+    return tuple(dict.fromkeys((own, *SYSTEM_ROLES_DIRS)))
+
+
+def _sources(args: argparse.Namespace) -> Sources:
+    given: list[Path] | None = args.roles_dir
+    return Sources(
+        config=args.config.absolute(),
+        roles_dirs=tuple(path.absolute() for path in given) if given else roles_dirs(),
+        runtime_dir=args.runtime_dir.absolute(),
+        state_dir=args.state_dir.absolute(),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help=f"[{DEFAULT_CONFIG}]")
+    common.add_argument(
+        "--roles-dir",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="where role files are; may be given again, a later one wins [share/xce/roles, /etc/xce/roles]",
+    )
+    common.add_argument(
+        "--runtime-dir", type=Path, default=DEFAULT_RUNTIME_DIR, metavar="DIR", help=f"[{DEFAULT_RUNTIME_DIR}]"
+    )
+    common.add_argument(
+        "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=f"[{DEFAULT_STATE_DIR}]"
+    )
+    parser = argparse.ArgumentParser(
+        prog="xce-node-manager",
+        description="Supervisor of one host of an XCE cluster.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"xce-node-manager {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", parents=[common], help="run the agent in the foreground")
+    run.add_argument(
+        "--log-dir",
+        type=Path,
+        default=DEFAULT_LOG_DIR,
+        metavar="DIR",
+        help=f"components' output, where there is no journal [{DEFAULT_LOG_DIR}]",
+    )
+    commands.add_parser("check", parents=[common], help="say everything that is wrong with the configuration")
+    commands.add_parser("plan", parents=[common], help="check, and print what would run")
+    schema = commands.add_parser("schema", help="print JSON Schema for editors")
+    schema.add_argument("kind", choices=["boot", "role"], help="of the boot configuration, or of a role file")
+    return parser

@@ -1,0 +1,122 @@
+"""`xce-node-manager run`: the agent in the foreground, or under systemd."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from node_manager import __version__
+from node_manager.api.server import ApiServer
+from node_manager.cli import logs
+from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
+from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
+from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
+from node_manager.core.spec import NodeSpec
+from node_manager.core.status import not_ready
+from node_manager.runtime.agent import Agent
+from node_manager.runtime.backend import AgentBackend
+from node_manager.runtime.notify import SystemdNotifier
+from node_manager.runtime.rundir import RuntimeDirError
+from node_manager.runtime.settings import Settings
+
+log = structlog.get_logger("xce-node-manager")
+
+
+def run(sources: Sources, log_dir: Path) -> int:
+    """Run the agent until it has stopped everything; return the exit status."""
+    systemd = SystemdNotifier()
+    logs.configure(under_systemd=systemd.active)
+    spec: NodeSpec | None = None
+    if not systemd.active:
+        # In the foreground a wrong configuration ends at once, with everything that is wrong.
+        try:
+            spec = load(sources)
+        except ConfigInvalid as error:
+            print_problems(error)
+            return EX_CONFIG
+        problem = user_problem(spec, user_name(), is_root=os.geteuid() == 0)
+        if problem is not None:
+            print(problem, file=sys.stderr)
+            return EX_CONFIG
+    settings = Settings(sources=sources, log_dir=log_dir, under_systemd=systemd.active)
+    try:
+        for directory, mode in ((settings.state_dir, 0o700), (log_dir, 0o755), (settings.runtime_dir.parent, 0o755)):
+            directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        return _Daemon(settings, systemd).run(spec)
+    except (RuntimeDirError, OSError) as error:
+        print(error, file=sys.stderr)
+        return EX_NOT_SO
+
+
+class _Daemon:
+    """The agent, its status socket, its signals and its word to systemd."""
+
+    def __init__(self, settings: Settings, systemd: SystemdNotifier) -> None:
+        self._systemd = systemd
+        self._loop = asyncio.new_event_loop()
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._agent = Agent(self._loop, settings, user=user_name(), finished=self._finish)
+        except BaseException:
+            self._loop.close()
+            raise
+        backend = AgentBackend(self._agent)
+        self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
+
+    def run(self, spec: NodeSpec | None) -> int:
+        """Run until the agent has finished."""
+        loop, agent = self._loop, self._agent
+        loop.set_exception_handler(self._broken)
+        try:
+            loop.add_signal_handler(signal.SIGTERM, agent.stop, "SIGTERM")
+            loop.add_signal_handler(signal.SIGINT, agent.stop, "SIGINT")
+            loop.add_signal_handler(signal.SIGHUP, agent.reload)
+            self._api.start()
+            agent.start(spec)
+            log.info("agent.started", pid=os.getpid(), version=__version__, socket=str(agent.settings.status_socket))
+            if self._systemd.active:
+                agent.history.subscribe(self._tell_systemd)
+                loop.call_soon(self._systemd.ready, self._summary())
+                self._feed_watchdog()
+            loop.run_until_complete(self._done)
+            log.info("agent.finished")
+            return EX_OK
+        finally:
+            self._api.close()
+            agent.close()
+            loop.close()
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _broken(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Fail loudly: a fault of our own must not leave a loop that half works. Components live on."""
+        error = context.get("exception")
+        log.critical("agent.broken", detail=str(context.get("message")), error=repr(error))
+        if not self._done.done():
+            self._done.set_exception(error if isinstance(error, BaseException) else RuntimeError(str(context)))
+
+    # --- systemd --------------------------------------------------------------------------------------------------
+
+    def _summary(self) -> str:
+        missing = not_ready(self._agent.state)
+        if not missing:
+            return "all wanted components are ready"
+        return f"not ready: {missing[0]}" + (f" (and {len(missing) - 1} more)" if len(missing) > 1 else "")
+
+    def _tell_systemd(self) -> None:
+        self._systemd.status(self._summary())
+        if self._agent.state.stop_by_ns is not None:
+            self._systemd.stopping()
+            self._systemd.extend_timeout(NODE_STOP_BOUND_NS + 2 * UNKILLABLE_GRACE_NS)
+
+    def _feed_watchdog(self) -> None:
+        """Say that the loop turns. Called from the loop that supervises: one that is stuck does not get here."""
+        interval_s = self._systemd.watchdog_interval_s
+        if interval_s is not None:
+            self._systemd.watchdog()
+            self._loop.call_later(interval_s / 2, self._feed_watchdog)

@@ -1,0 +1,489 @@
+"""The agent's loop: one queue of events, and one place that calls `step` and carries its actions out.
+
+Sockets, timers, processes and the writer thread only ever add to the queue. `_turn` empties it: each event goes
+through the core, each action to whoever carries it out, and afterwards, once for the whole turn, the timer is armed
+and the runtime record is handed to the writer.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from node_manager.config.load import user_problem
+from node_manager.core import node as core
+from node_manager.core import status
+from node_manager.core.actions import (
+    Action,
+    CancelPreStart,
+    EndRun,
+    Finish,
+    KillTree,
+    Log,
+    Reply,
+    RunHelper,
+    RunPreStart,
+    RunProbe,
+    SendLevels,
+    Signal,
+    Spawn,
+    WriteFacts,
+)
+from node_manager.core.events import (
+    JITTER_STEPS,
+    Beat,
+    Booted,
+    ConfigFailed,
+    ConfigLoaded,
+    Event,
+    Exited,
+    Notified,
+    SpawnFailed,
+    Stalled,
+    StopNode,
+    Tick,
+    WallClock,
+)
+from node_manager.core.nodestate import NodePhase, NodeState
+from node_manager.core.spec import NS_PER_S, NodeSpec
+from node_manager.heartbeat.server import HeartbeatServer
+from node_manager.runtime import adoption, lastgood, record, rundir
+from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns, machine_id
+from node_manager.runtime.configuration import Configuration
+from node_manager.runtime.environment import Markers
+from node_manager.runtime.history import History
+from node_manager.runtime.notify import NotifySockets
+from node_manager.runtime.probers import Probers
+from node_manager.runtime.process import Processes
+from node_manager.runtime.recording import Recorder
+from node_manager.runtime.settings import Settings
+from node_manager.runtime.store import Store
+from node_manager.runtime.vitals import vitals
+from node_manager.runtime.writer import Writer
+
+EVENTS_PER_TURN = 256
+"""Events taken before the loop looks at its descriptors again: a status query never waits behind a storm."""
+MAX_QUEUE = 20_000
+"""Bound on the queue. What components say is dropped beyond it: levels, which come again. The rest cannot be more."""
+STALL_NS = 1 * NS_PER_S
+"""A timer that fires later than this was not heard in time: the agent itself was stopped, suspended or starved."""
+WALL_STEP_NS = NS_PER_S // 10
+"""A smaller change of the wall clock against CLOCK_BOOTTIME is slewing, and not worth an event."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long the end of the agent waits for a disk that hangs."""
+LOG_ALL_REPEATS = 16
+"""Repeats of one event beyond this are logged only when their count is a power of two."""
+
+Answer = Callable[[Reply], None]
+
+log = structlog.get_logger("xce-node-manager")
+
+
+class Agent:
+    """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        *,
+        user: str,
+        finished: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.state = NodeState()
+        self.history = History()
+        self.dropped = 0
+        """Heartbeats and notify datagrams dropped because the queue was full."""
+        self.turns = 0
+        """Completed turns of the loop; what feeds a watchdog."""
+        self._user = user
+        self._finished = finished
+        self._random = random.Random()  # noqa: S311 - jitter, no secret
+        self._queue: deque[Event] = deque()
+        self._scheduled = False
+        self._armed_ns: int | None = None
+        self._notified: set[str] = set()
+        """Components that have a notify socket."""
+        self._answers: dict[int, Answer] = {}
+        self._next_command = 1
+        self._recorded: object = None
+        self._changed = False
+        self._booted = False
+        self._closed = False
+        self.boot_id = boot_id()
+        rundir.prepare(settings.runtime_dir)
+        self._lock = rundir.lock(settings.runtime_dir)
+        nonce = rundir.nonce(settings.runtime_dir, self.boot_id)
+        self._nonce = nonce
+        self._recorder = Recorder(boot_id=self.boot_id, nonce=nonce, agent_pid=os.getpid())
+        self._encoder = record.Encoder()
+        self._store = Store(settings.state_dir)
+        self._troubles: dict[Path, str] = {}
+        self._writer = Writer(
+            loop,
+            post=self.post,
+            trouble=self._note_trouble,
+            store=self._store,
+            record_path=settings.record_file,
+            config_path=settings.last_good_file,
+        )
+        self._timer = BootTimer(loop, self._on_timer)
+        self.processes = Processes(
+            loop,
+            post=self._post_of_process,
+            jitter=self._jitter,
+            runtime_dir=settings.runtime_dir,
+            log_dir=settings.log_dir,
+            nonce=nonce,
+            warn=lambda text: log.warning("agent.warning", detail=text),
+        )
+        self.heartbeats = HeartbeatServer(
+            loop,
+            settings.heartbeat_socket,
+            post=self.post,
+            identify=self.processes.identify,
+            hello=self._hello,
+            levels=self._levels,
+        )
+        self.notify = NotifySockets(
+            loop,
+            settings.notify_dir,
+            post=self.post,
+            identify=self.processes.identify,
+            member=self.processes.member,
+        )
+        self._probers = Probers(loop, post=self.post, helpers=self.processes.helpers)
+        self._configuration = Configuration(loop, settings, loaded=self._config_loaded, failed=self._config_failed)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self, spec: NodeSpec | None) -> None:
+        """Take charge. `spec` is a configuration that was validated already; None: read it, and wait while it is wrong.
+
+        Raises OSError where a socket cannot be bound.
+        """
+        self.processes.start()
+        self.heartbeats.start()
+        self._note_wall_clock()
+        if spec is not None:
+            self._take_up(spec, (), None)
+        else:
+            self._configuration.request()
+
+    def close(self) -> None:
+        """Let go of everything without touching a component. What is not written yet gets a bounded time."""
+        if self._closed:
+            return
+        self._closed = True
+        self._configuration.close()
+        self._probers.close()
+        self.heartbeats.close()
+        self.notify.close_all()
+        self.processes.close()
+        self._timer.close()
+        self._writer.close(CLOSE_TIMEOUT_S)
+        os.close(self._lock)
+
+    def stop(self, reason: str) -> None:
+        """Stop every component in order; `finished` is called when that is done."""
+        self.post(StopNode(reason=reason))
+
+    def reload(self, answer: Answer | None = None) -> None:
+        """Read the configuration again."""
+        self._configuration.request(None if answer is None else self.expect(answer))
+
+    def expect(self, answer: Answer) -> int:
+        """Return a fresh command id; `answer` gets the one `Reply` with that id."""
+        command_id = self._next_command
+        self._next_command += 1
+        self._answers[command_id] = answer
+        return command_id
+
+    def note_command(self, verb: str, by: str) -> None:
+        """Put a command that is not the core's into the history."""
+        self._log(Log(event="command.received", component=None, fields=(("verb", verb), ("by", by))))
+
+    def warnings(self) -> list[str]:
+        """Return what the shell has to say beside the core: files not written, peers refused."""
+        found = list(self._troubles.values())
+        for kind, server in (("heartbeats", self.heartbeats), ("notify datagrams", self.notify)):
+            errors = ((name, server.last_error(name)) for name in ("", *self.state.members))
+            found.extend(
+                f"{kind} of {name or 'a stranger'} were refused, last: {error}" for name, error in errors if error
+            )
+        return found
+
+    # --- the queue ------------------------------------------------------------------------------------------------
+
+    def post(self, event: Event) -> None:
+        """Add an event. Nothing is decided here."""
+        if len(self._queue) >= MAX_QUEUE and isinstance(event, Beat | Notified):
+            self.dropped += 1
+            return
+        self._queue.append(event)
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _post_of_process(self, event: Event) -> None:
+        if isinstance(event, Exited | SpawnFailed):
+            self.loop.call_soon(self._tidy)
+        self.post(event)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        self._notice_stall()
+        for _ in range(EVENTS_PER_TURN):
+            if not self._queue:
+                break
+            self._step(self._queue.popleft())
+        self.turns += 1
+        self._after_turn()
+        if self._queue and not self._scheduled and not self._closed:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _step(self, event: Event) -> None:
+        self.state, actions = core.step(self.state, event, boottime_ns())
+        self._changed = self._changed or bool(actions)
+        for action in actions:
+            self._carry_out(action)
+
+    def _after_turn(self) -> None:
+        if self._closed:
+            return
+        self._armed_ns = core.next_wake_ns(self.state)
+        self._timer.arm(self._armed_ns)
+        self._keep_record()
+
+    def _on_timer(self) -> None:
+        self._note_wall_clock()
+        self.post(Tick())
+
+    def _notice_stall(self) -> None:
+        """Tell the core how long it could not listen, before it hears what came meanwhile."""
+        if self._armed_ns is None:
+            return
+        late_ns = boottime_ns() - self._armed_ns
+        if late_ns > STALL_NS:
+            self._armed_ns = None
+            self._step(Stalled(duration_ns=late_ns))
+
+    def _note_wall_clock(self) -> None:
+        offset_ns = _wall_offset_ns()
+        if abs(offset_ns - self.state.wall_offset_ns) > WALL_STEP_NS:
+            self.post(WallClock(offset_ns=offset_ns))
+
+    # --- actions --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Spawn():
+                self._spawn(action)
+            case Signal():
+                self.processes.signal(action)
+            case KillTree():
+                self.processes.kill_tree(action)
+            case RunPreStart():
+                self.processes.run_pre_start(action)
+            case CancelPreStart():
+                self.processes.cancel_pre_start(action)
+            case RunHelper():
+                self.processes.run_helper(action)
+            case RunProbe():
+                self._probers.run(action)
+            case EndRun():
+                self._probers.end(action.component, action.generation)
+                self.heartbeats.end(action.component, action.generation)
+            case SendLevels():
+                self.heartbeats.send(action.component)
+            case WriteFacts():
+                self._writer.write_facts(action.seq, action.facts)
+            case Log():
+                self._log(action)
+            case Reply():
+                answer = self._answers.pop(action.id, None)
+                if answer is not None:
+                    answer(action)
+            case Finish():
+                self._keep_record()
+                self._finished()
+            case _ as never:
+                assert_never(never)
+
+    def _spawn(self, action: Spawn) -> None:
+        try:
+            self._notified.add(action.component)
+            self.notify.open(action.component, action.generation, action.spec.notify_access)
+        except OSError as error:
+            self.post(
+                SpawnFailed(
+                    component=action.component,
+                    generation=action.generation,
+                    reason=str(error),
+                    jitter=self._jitter(),
+                )
+            )
+            return
+        self.processes.spawn(action)
+
+    def _log(self, action: Log) -> None:
+        entry = self.history.add(action, boottime_ns() + _wall_offset_ns())
+        count: int = entry.get("count", 1)
+        if count <= LOG_ALL_REPEATS or count & (count - 1) == 0:
+            fields = {name: value for name, value in entry.items() if name not in {"seq", "at", "event", "first_at"}}
+            log.info(action.event, **{name: value for name, value in fields.items() if value is not None})
+
+    def _jitter(self) -> int:
+        return self._random.randrange(JITTER_STEPS)
+
+    # --- what components say and are told ---------------------------------------------------------------------------
+
+    def _last_words(self, component: str, generation: int) -> None:
+        """Take what a process had sent before its end is posted: "decommissioned" comes before its exit status."""
+        self.heartbeats.read_now(component, generation)
+        self.notify.read_now(component, generation)
+
+    def _hello(self, _component: str) -> list[tuple[str, str]]:
+        spec = self.state.spec
+        assert spec is not None, "only a component of the configuration can say hello"
+        return [
+            ("XCE_HEARTBEAT", "1"),
+            ("NODE", spec.host.name),
+            ("INSTANCE_ID", spec.host.instance_id or ""),
+            ("BOOT_ID", self.boot_id),
+            ("ROLES", ",".join(spec.roles)),
+        ]
+
+    def _levels(self, component: str) -> list[tuple[str, str]]:
+        found = status.levels(self.state, component)
+        found.extend(status.expected_back_ms(self.state, boottime_ns()))
+        found.extend(vitals())
+        return found
+
+    def _tidy(self) -> None:
+        """Close the notify sockets of components that do not exist any more."""
+        for name in self._notified - self.state.members.keys():
+            self._notified.discard(name)
+            self.notify.close(name)
+
+    # --- configuration --------------------------------------------------------------------------------------------
+
+    def _config_loaded(self, spec: NodeSpec, ids: tuple[int, ...]) -> None:
+        problem = user_problem(spec, self._user, is_root=os.geteuid() == 0)
+        if problem is not None:
+            self._config_failed(problem, ids)
+            self._configuration.watch()
+            return
+        self._take_up(spec, ids, None)
+
+    def _config_failed(self, error: str, ids: tuple[int, ...]) -> None:
+        last_good = None if self._booted else lastgood.read(self.settings.last_good_file)
+        if last_good is not None and user_problem(last_good, self._user, is_root=os.geteuid() == 0) is None:
+            self._take_up(last_good, ids, error)
+            return
+        for command_id in ids or (None,):
+            self.post(ConfigFailed(error=error, command_id=command_id))
+
+    def _take_up(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
+        """Hand a configuration to the core; the first one with everything that an earlier agent left."""
+        if not self._booted:
+            self._boot(spec, ids, warning)
+        else:
+            for command_id in ids or (None,):
+                self.post(ConfigLoaded(spec=spec, command_id=command_id))
+        if warning is None:
+            self._writer.write_config(lastgood.encode(spec))
+
+    def _boot(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
+        self._booted = True
+        stored = self._store.load(spec.host.instance_id or machine_id() or spec.host.name)
+        kept, note = record.read(self.settings.record_file, boot_id=self.boot_id, nonce=self._nonce)
+        for text in (stored.note, note):
+            if text:
+                log.warning("agent.warning", detail=text)
+        self.post(
+            Booted(
+                boot_id=self.boot_id,
+                facts=stored.facts,
+                unreadable=stored.unreadable,
+                leases=kept.leases,
+                holds=kept.holds,
+                highest_terms=kept.highest_terms,
+            )
+        )
+        findings = adoption.find(
+            kept, Markers(nonce=self._nonce, runtime_dir=self.settings.runtime_dir), _expected_uid(spec)
+        )
+        adopted = []
+        for proven in findings.proven:
+            found = proven.found
+            member = next((item for item in spec.components if item.name == found.component), None)
+            if self.processes.adopt(proven):
+                adopted.append(found)
+                if member is not None:
+                    self._notified.add(found.component)
+                    self.notify.open(found.component, found.generation, member.notify_access)
+        self.post(
+            ConfigLoaded(
+                spec=spec,
+                found=tuple(adopted),
+                command_id=ids[0] if ids else None,
+                warning=warning,
+            )
+        )
+
+    def _note_trouble(self, path: Path, trouble: str | None) -> None:
+        """Note that a file cannot be written, or can be again."""
+        if trouble is None:
+            self._troubles.pop(path, None)
+            log.info("store.file_written", file=str(path))
+        else:
+            self._troubles[path] = trouble
+            log.warning("store.file_failed", detail=trouble)
+
+    # --- the record -----------------------------------------------------------------------------------------------
+
+    def _keep_record(self) -> None:
+        """Hand the runtime record to the writer when something in it has changed; whatever does calls for an action."""
+        if not self._changed or self.state.phase is NodePhase.WAITING_CONFIG:
+            return
+        self._changed = False
+        made = self._recorder.record(self.state, self.processes.snapshot())
+        if made != self._recorded:
+            self._recorded = made
+            self._writer.write_record(self._encoder.encode(made))
+
+
+def _expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:
+    """Return the look-up of the user that each component's process must have; None: any will do."""
+    users = {component.name: component.user for component in spec.components}
+    accounts = Accounts()
+
+    def uid(component: str) -> int | None:
+        if component not in users:
+            return None
+        user = users[component]
+        if user is None:
+            return os.geteuid()
+        try:
+            return accounts.find(user).uid
+        except AccountError:
+            return None
+
+    return uid
+
+
+def _wall_offset_ns() -> int:
+    return time.time_ns() - boottime_ns()

@@ -1,0 +1,123 @@
+"""What the status API sees of the agent."""
+
+import grp
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from node_manager.api.backend import CommandRequest, CommandResult
+from node_manager.core import status
+from node_manager.core.actions import Reply
+from node_manager.core.events import Command
+from node_manager.core.spec import NS_PER_S
+from node_manager.core.status import NodeStatus
+from node_manager.runtime import metrics
+from node_manager.runtime.agent import Agent
+from node_manager.runtime.clock import boottime_ns
+
+ADMIN_GROUP = "xce-admin"
+"""Members may change the node, beside root."""
+CGROUP_MODE = "session"
+"""Components are fenced by session, subreaper and marker: no fence for descendants that hide (DESIGN 10)."""
+HISTORY_IN_WHY = 20
+"""Events that `why` brings along."""
+
+
+class AgentBackend:
+    """Implements `api.backend.Backend` for an agent. Every method answers at once, on the agent's loop."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._host_name = socket.gethostname()
+        self._admin_gid = _group(ADMIN_GROUP)
+
+    def status(self) -> dict[str, Any]:
+        """Return the body of `/v1/status`."""
+        return dict(self._status())
+
+    def why(self, component: str) -> dict[str, Any] | None:
+        """Return the body of `/v1/components/{name}/why`."""
+        agent = self._agent
+        member = agent.state.members.get(component)
+        if member is None:
+            return None
+        found = status.why(agent.state, member, boottime_ns())
+        body: dict[str, Any] = dict(found)
+        body["claims"] = [dict(claim) | {"at": _iso(claim["at_wall_ns"])} for claim in found["claims"]]
+        body["history"] = agent.history.of(component, HISTORY_IN_WHY)
+        return body
+
+    def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """Return events after a sequence number."""
+        return self._agent.history.after(after, limit)
+
+    def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called for new events."""
+        return self._agent.history.subscribe(wake)
+
+    def command(self, request: CommandRequest, done: Callable[[CommandResult], None]) -> None:
+        """Put an operator's word into the agent's queue."""
+        deadline_ns = None
+        if request.deadline_s is not None:
+            deadline_ns = boottime_ns() + int(request.deadline_s * NS_PER_S)
+        self._agent.post(
+            Command(
+                id=self._agent.expect(_answering(done)),
+                verb=request.verb,
+                by=request.by,
+                component=request.component,
+                reason=request.reason,
+                deadline_ns=deadline_ns,
+                enable=request.enable,
+            )
+        )
+
+    def reload(self, by: str, done: Callable[[CommandResult], None]) -> None:
+        """Read the configuration again."""
+        self._agent.note_command("reload", by)
+        self._agent.reload(_answering(done))
+
+    def metrics(self) -> str:
+        """Return the body of `/metrics`."""
+        agent = self._agent
+        counters = {"events_dropped": agent.dropped, "turns": agent.turns}
+        counters |= {f"heartbeat_{name}": count for name, count in asdict(agent.heartbeats.counters).items()}
+        counters |= {f"notify_{name}": count for name, count in asdict(agent.notify.counters).items()}
+        return metrics.render(self._status(), agent.state, counters)
+
+    def may_change(self, uid: int, gid: int, groups: Sequence[int]) -> bool:
+        """Tell whether a peer with these credentials may change the node."""
+        if uid == 0:
+            return True
+        if self._admin_gid is not None and (gid == self._admin_gid or self._admin_gid in groups):
+            return True
+        return uid == os.geteuid() and not self._agent.settings.under_systemd
+
+    def _status(self) -> NodeStatus:
+        agent = self._agent
+        found = status.node_status(agent.state, boottime_ns(), name=self._host_name, cgroup_mode=CGROUP_MODE)
+        found["warnings"].extend(agent.warnings())
+        return found
+
+
+def _answering(done: Callable[[CommandResult], None]) -> Callable[[Reply], None]:
+    def answer(reply: Reply) -> None:
+        done(CommandResult(ok=reply.ok, detail=reply.detail, rule=reply.rule))
+
+    return answer
+
+
+def _group(name: str) -> int | None:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+def _iso(wall_ns: int | None) -> str | None:
+    if wall_ns is None:
+        return None
+    return datetime.fromtimestamp(wall_ns / NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,94 @@
+"""The event history: the last things that happened, bounded, with repeats collapsed into one entry and a count.
+
+A component that restarts for ever must not push out of the history what led to it (SCENARIOS 19): an entry that says
+the same as an earlier recent one of the same component, but for figures that differ each time, takes that one's
+place with a higher `count` instead of a place of its own.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from node_manager.core.actions import Log
+
+MAX_ENTRIES = 2048
+"""Bound on the history: hours of an eventful host, about 1 MiB."""
+MAX_TEXT = 512
+"""Bound on one text of an entry."""
+COLLAPSE_WITHIN_NS = 600 * 1_000_000_000
+"""Repeats further apart than this are events of their own: an operator wants to see both times."""
+NEVER_COLLAPSED = "command."
+"""Prefix of the events that are an operator's words: each keeps its own place."""
+VARYING = frozenset({"generation", "pid", "duration_ms"})
+"""Figures that differ at each repeat of what is otherwise the same event."""
+
+_Key = tuple[object, ...]
+
+
+class History:
+    """See the module. Entries are the JSON objects of `/v1/events`."""
+
+    def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
+        self._max = max_entries
+        self._entries: OrderedDict[_Key, dict[str, Any]] = OrderedDict()
+        self._added_ns: dict[_Key, int] = {}
+        self._seq = 0
+        self._wakes: list[Callable[[], None]] = []
+
+    def add(self, log: Log, wall_ns: int) -> dict[str, Any]:
+        """Add what the core logged at `wall_ns` (nanoseconds since the epoch) and return the entry."""
+        self._seq += 1
+        fields = {name: _bounded(value) for name, value in log.fields}
+        key: _Key = (log.event, log.component, *((name, fields[name]) for name in fields if name not in VARYING))
+        entry: dict[str, Any] = {"seq": self._seq, "at": _iso(wall_ns), "event": log.event, "component": log.component}
+        entry.update(fields)
+        if log.event.startswith(NEVER_COLLAPSED) or wall_ns - self._added_ns.get(key, wall_ns) > COLLAPSE_WITHIN_NS:
+            key = (*key, self._seq)
+        before = self._entries.pop(key, None)
+        if before is not None:
+            entry["count"] = before.get("count", 1) + 1
+            entry["first_at"] = before.get("first_at", before["at"])
+        self._entries[key] = entry
+        self._added_ns[key] = wall_ns
+        if len(self._entries) > self._max:
+            oldest, _ = self._entries.popitem(last=False)
+            del self._added_ns[oldest]
+        for wake in tuple(self._wakes):
+            wake()
+        return entry
+
+    def after(self, seq: int, limit: int) -> list[dict[str, Any]]:
+        """Return the oldest `limit` entries whose `seq` is greater than `seq`."""
+        found: list[dict[str, Any]] = []
+        for entry in reversed(self._entries.values()):
+            if entry["seq"] <= seq:
+                break
+            found.append(entry)
+        found.reverse()
+        return found[:limit]
+
+    def of(self, component: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last `limit` entries of one component, oldest first."""
+        found: list[dict[str, Any]] = []
+        for entry in reversed(self._entries.values()):
+            if entry["component"] == component:
+                found.append(entry)
+                if len(found) == limit:
+                    break
+        found.reverse()
+        return found
+
+    def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called after each new entry; the result ends that."""
+        self._wakes.append(wake)
+        return lambda: self._wakes.remove(wake)
+
+
+def _bounded(value: str | int | bool | None) -> str | int | bool | None:
+    return value[:MAX_TEXT] if isinstance(value, str) else value
+
+
+def _iso(wall_ns: int) -> str:
+    seconds, rest_ns = divmod(wall_ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns // 1_000_000:03d}Z"

@@ -1,0 +1,88 @@
+"""From the core's state to the runtime record: what the next agent of this boot has to know."""
+
+from dataclasses import replace
+
+from node_manager.core.events import Found, KeptHold, KeptLease
+from node_manager.core.nodestate import Member, NodeState
+from node_manager.core.ordering import process_digest
+from node_manager.core.run import Phase
+from node_manager.core.spec import ComponentSpec, KillScope
+from node_manager.runtime.process import ProcessRecord
+from node_manager.runtime.record import Kept, RuntimeRecord
+
+
+class Recorder:
+    """Makes runtime records; remembers digests of specs, which cost more than everything else here."""
+
+    def __init__(self, *, boot_id: str, nonce: str, agent_pid: int) -> None:
+        self._boot_id = boot_id
+        self._nonce = nonce
+        self._agent_pid = agent_pid
+        self._digests: dict[str, tuple[ComponentSpec, str]] = {}
+
+    def record(self, node: NodeState, running: tuple[ProcessRecord, ...]) -> RuntimeRecord:
+        """Return what there is to know about `node`, whose main processes are `running`."""
+        return RuntimeRecord(
+            boot_id=self._boot_id,
+            nonce=self._nonce,
+            agent_pid=self._agent_pid,
+            processes=tuple(
+                Kept(found=self._found(node.members[process.component], process), start_ticks=process.start_ticks)
+                for process in running
+                if process.component in node.members
+            ),
+            leases=tuple(
+                KeptLease(
+                    fact=fact.name,
+                    authority=fact.authority,
+                    value=fact.value,
+                    term=fact.term,
+                    valid_until_ns=fact.valid_until_ns,
+                )
+                for fact in node.table.leased.values()
+            ),
+            holds=tuple(
+                KeptHold(
+                    component=member.spec.name,
+                    reason=member.state.hold,
+                    since_ns=member.state.hold_since_ns,
+                    generation=member.state.generation,
+                )
+                for member in node.members.values()
+                if member.state.hold is not None
+            ),
+            highest_terms=tuple(sorted(node.table.highest.items())),
+        )
+
+    def _found(self, member: Member, process: ProcessRecord) -> Found:
+        state, spec = member.state, member.spec
+        run = state.run
+        stop = spec.stop
+        kept = Found(
+            component=process.component,
+            pid=process.pid,
+            generation=process.generation,
+            started_ns=process.started_ns,
+            restarts=state.restarts,
+            failures=state.failures,
+            spec_digest=self._digest(spec),
+            stop_signal=stop.signal,
+            stop_timeout_ns=stop.timeout_ns,
+            stop_tree=stop.kill_scope is KillScope.TREE,
+        )
+        if run is None or run.phase is Phase.CHECK or state.generation != process.generation:
+            return kept
+        return replace(
+            kept,
+            started_ns=run.started_ns,
+            started_before=run.passed_startup,
+            ready=state.ready,
+            terms=run.terms,
+            lease_until_ns=run.lease_until_ns,
+        )
+
+    def _digest(self, spec: ComponentSpec) -> str:
+        known = self._digests.get(spec.name)
+        if known is None or known[0] is not spec:
+            known = self._digests[spec.name] = (spec, process_digest(spec))
+        return known[1]
