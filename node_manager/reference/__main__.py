@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from node_manager.reference.loop import EXIT_CONFIG, EXIT_USAGE, Component, Context, run
-from node_manager.reference.settings import SettingsError, read_settings
+from node_manager.reference.loop import EXIT_CONFIG, EXIT_UNAVAILABLE, EXIT_USAGE, Component, Context, run
+from node_manager.reference.settings import SettingsError, UnresolvedError, read_settings
 
 USAGE = """usage: xce-reference controller | scheduler | worker | apiserver | provisioner
        xce-reference lease-keeper NAME
@@ -30,7 +30,7 @@ def main() -> int:
         settings = read_settings(os.environ)
     except SettingsError as error:
         print(f"{arguments[0]}: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+        return EXIT_UNAVAILABLE if isinstance(error, UnresolvedError) else EXIT_CONFIG
     return run(arguments[0], settings, build)
 
 

@@ -33,6 +33,8 @@ class Cluster:
         self._offer = False
         self._to_send: list[Job] = []
         self.workers: dict[Key, Connection] = {}
+        self.refusing: set[Key] = set()
+        """Workers that refused a job and have not reported since: offering more at once would go round in circles."""
         self.scheduler: Connection | None = None
         self.trouble = ""
 
@@ -63,6 +65,7 @@ class Cluster:
             connection.send({"push": "leave", "reason": reason})
             connection.finish(reason)
         self.workers.clear()
+        self.refusing.clear()
         self.scheduler = None
 
     def tick(self, now_ns: int) -> int:
@@ -147,7 +150,8 @@ class Cluster:
 
     def free_slots(self, record: HostRecord) -> int:
         """How many jobs this host can take now."""
-        if record.state != "active" or (record.host, record.instance_id) not in self.workers:
+        key = (record.host, record.instance_id)
+        if record.state != "active" or key not in self.workers or key in self.refusing:
             return 0
         return max(record.slots - len(self.books.jobs.on_host(record.host)), 0)
 

@@ -17,6 +17,7 @@ RENEWALS_PER_LEASE = 5
 """Four renewals may fail in a row before the lease is lost."""
 MAX_LEASE_S = 3600.0
 MIN_LEASE_S = 0.1
+MAX_PORT = 65535
 MAX_SLOTS = 1024
 """A worker holds one descriptor for each job."""
 MAX_CONTROLLERS = 16
@@ -30,8 +31,12 @@ class SettingsError(Exception):
     """The environment asks for something that cannot be; the text says what would be right."""
 
 
+class UnresolvedError(SettingsError):
+    """A host name is not known now; it may be later."""
+
+
 class Address(NamedTuple):
-    """A numeric TCP address. Names are not taken: resolving one could block the only thread."""
+    """A numeric TCP address."""
 
     host: str
     port: int
@@ -46,17 +51,23 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read `IP:PORT`, `[IPv6]:PORT` or `localhost:PORT`. Raises SettingsError."""
-    host, separator, port = text.strip().rpartition(":")
-    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    """Read `HOST:PORT` or `[IPv6]:PORT`. Raises SettingsError.
+
+    A name is resolved here, once, at the start: later it could block the only thread.
+    """
+    host, _separator, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= MAX_PORT):
+        raise SettingsError(f"cannot use address {text!r}: give HOST:PORT, such as 127.0.0.1:7011")
     try:
-        address = ipaddress.ip_address(host)
-        number = int(port)
+        return Address(str(ipaddress.ip_address(host)), int(port))
     except ValueError:
-        raise SettingsError(f"cannot use address {text!r}: give a numeric IP:PORT, such as 127.0.0.1:7011") from None
-    if not separator or not 0 <= number <= 65535:  # noqa: PLR2004 -- the range of TCP ports
-        raise SettingsError(f"cannot use address {text!r}: a port is between 0 and 65535")
-    return Address(str(address), number)
+        pass
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UnresolvedError(f"cannot resolve {host!r}: {error}") from None
+    return Address(str(found[0][4][0]), int(port))
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:

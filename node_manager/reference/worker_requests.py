@@ -27,6 +27,7 @@ class WorkerRequests:
         key = self._joined.pop(connection, None)
         if key is not None and self._cluster.workers.get(key) is connection:
             del self._cluster.workers[key]
+            self._cluster.refusing.discard(key)
 
     def join(self, connection: Connection, message: Message) -> Message:
         """A worker comes, or comes back, with its full state."""
@@ -64,6 +65,9 @@ class WorkerRequests:
         """The worker's list of living jobs; answered by what the register says now."""
         record = self._record(connection)
         living = set(_job_ids(message, "jobs"))
+        if self._joined[connection] in self._cluster.refusing:
+            self._cluster.refusing.discard(self._joined[connection])
+            self._cluster.touch(boottime_ns())
         book = self._cluster.books.jobs
         for job in book.on_host(record.host):
             if job.job in living and job.state == "assigned":
@@ -111,6 +115,7 @@ class WorkerRequests:
                     book.move(job, "ended", outcome=outcome)
                 case "refused":
                     book.move(job, "queued")
+                    self._cluster.refusing.add(self._joined[connection])
                 case _:
                     raise LineError(f"cannot put a job into state {state!r}: running, ended or refused")
             self._cluster.touch(boottime_ns())

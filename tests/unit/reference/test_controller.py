@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,27 @@ def test_an_unreadable_register_is_not_an_empty_one(bench: Bench) -> None:
     assert "cannot read the host register" in bench.ask(address, op="status")["trouble"]
     (bench.directory / "register.json").unlink()
     bench.wait(lambda: bench.ask(address, op="join", host="h7", instance_id="", slots=1).get("ok") is True, process)
+
+
+def test_with_a_full_disk_restrictions_hold_and_releases_wait(bench: Bench) -> None:
+    """What cannot be written: a decommission holds at once and is written later, a recommission is refused."""
+    process, address = bench.leader()
+    join = {"op": "join", "host": "h7", "instance_id": "i-7", "slots": 1}
+    bench.ask(address, **join)
+    obstacle = bench.directory / f".register.json.{zlib.crc32(b'c1'):08x}.tmp"
+    obstacle.mkdir()
+    assert bench.ask(address, op="order", verb="decommission", host="h7")["ok"] is True
+    assert bench.ask(address, **join)["code"] == "decommissioned"
+    assert "cannot write the host register" in bench.ask(address, op="status")["trouble"]
+    refused = bench.ask(address, op="order", verb="recommission", host="h7")
+    assert refused["code"] == "unavailable"
+    assert bench.ask(address, op="submit", host="h7", seconds=1)["code"] == "unavailable"
+    assert bench.ask(address, **join)["code"] == "decommissioned"
+    obstacle.rmdir()
+    register = bench.directory / "register.json"
+    bench.wait(lambda: json.loads(register.read_bytes())["hosts"][0]["state"] == "decommissioned", process)
+    assert bench.ask(address, op="order", verb="recommission", host="h7")["ok"] is True
+    assert bench.ask(address, **join)["state"] == "active"
 
 
 @pytest.mark.parametrize("rubbish", [b"\n\n{}\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100_000, b'{"op": "join"}\n'])

@@ -11,7 +11,6 @@ import pytest
 from node_manager.reference.jobs import Jobs
 from node_manager.reference.journal import Journal
 from node_manager.reference.loop import Loop
-from node_manager.reference.settings import Address
 from tests.unit.reference.conftest import Bench, FakeAgent
 
 
@@ -57,6 +56,11 @@ class Site:
 
     def says(self, state: str) -> None:
         self.bench.wait(lambda: self.agent.said.get("HOST_STATE") == state, self.worker)
+
+    def beaten(self, times: int) -> None:
+        """The worker has gone through its loop and told the agent, more than so many times."""
+        heard = len(self.agent.history)
+        self.bench.wait(lambda: len(self.agent.history) > heard + times, self.worker)
 
     def epoch(self) -> int:
         return int(self.agent.said["EPOCH"])
@@ -152,6 +156,39 @@ def test_a_drain_ordered_at_the_controller(site: Site) -> None:
     site.order("undrain")
     site.says("active")
     assert site.epoch() == 4
+
+
+def test_the_agents_echo_of_a_drain_is_not_an_operators_drain(site: Site) -> None:
+    """The controller's drain comes back as DRAIN=1: taken back there, it is over, unless the agent insists."""
+    site.agent.tell(BEAT="1")
+    site.order("drain")
+    site.says("drained")
+    site.agent.tell(DRAIN="1", DRAIN_DEADLINE_NS="0", BEAT="2")
+    site.order("undrain")
+    site.says("active")
+    epoch = site.epoch()
+    site.agent.tell(BEAT="3")
+    site.beaten(2)
+    assert site.host()["state"] == "active"
+    for beat in range(4, 9):  # the agent has long read that the host is active: this is an operator's
+        site.agent.tell(BEAT=str(beat))
+        site.beaten(1)
+    site.says("drained")
+    assert site.host()["by"] == "host"
+    assert site.epoch() > epoch
+
+
+def test_a_job_that_is_refused_waits_in_the_queue(site: Site) -> None:
+    """The host drains by its agent's word only: what is sent to it comes back, and is not offered without end."""
+    site.agent.tell(BEAT="1")
+    site.order("drain")
+    site.says("drained")
+    site.agent.tell(DRAIN="1", BEAT="2")
+    site.order("undrain")
+    site.says("active")
+    site.bench.ask(site.address, op="submit", host="h1", seconds=600, count=1, ignore_term=True)
+    site.bench.wait(lambda: site.states() == ["queued"], site.worker)
+    assert site.agent.said["JOBS"] == "0"
 
 
 def test_a_drain_without_a_controller_is_complete_all_the_same(site: Site) -> None:
@@ -312,9 +349,3 @@ def test_a_job_that_cannot_be_recorded_is_not_started(directory: Path) -> None:
     assert "No such file" in jobs.start("job-1", 600)
     assert jobs.living == ()
     loop.close()
-
-
-def test_wrong_addresses_are_refused(bench: Bench) -> None:
-    """A name that would have to be resolved is a wrong configuration."""
-    assert bench.ended(bench.start("worker", XCE_REF_CONTROLLERS="mgr1:7011")) == 78
-    assert Address("127.0.0.1", 1).family
