@@ -65,6 +65,11 @@ def close_on_exec_from(lowest: int) -> None:
     """Mark every descriptor from `lowest` up to be closed by the next exec; one system call where it exists."""
     if _libc.syscall(_SYS_CLOSE_RANGE, ctypes.c_uint(lowest), ctypes.c_uint(_MAX_FD), _CLOSE_RANGE_CLOEXEC) == 0:
         return
+    close_on_exec_listed(lowest)
+
+
+def close_on_exec_listed(lowest: int) -> None:
+    """The same, one descriptor at a time, for a kernel or a container that refuses close_range(2)."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - runs between fork and exec
         number = int(name)
         if number >= lowest:

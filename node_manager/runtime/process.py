@@ -20,8 +20,9 @@ from node_manager.core.events import Event, ExitStatus, Found
 from node_manager.runtime import kernel
 from node_manager.runtime.adoption import Proven
 from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.commands import Commands
 from node_manager.runtime.environment import Markers
-from node_manager.runtime.helpers import HelperPlan, HelperResult, HelperRun, Helpers
+from node_manager.runtime.helpers import Helpers
 from node_manager.runtime.kill import TreeKill
 from node_manager.runtime.output import OutputError, open_output
 from node_manager.runtime.plans import Planner
@@ -71,7 +72,9 @@ class Processes:
     """All processes of one agent. `post` gets the events; `jitter` is drawn for each that carries one.
 
     `log_dir` None: `log: file` goes to the agent's standard error. `warn` gets sentences about what went on without
-    (a log that cannot be opened). `subreaper` False: orphans go elsewhere, the whole process table is searched.
+    (a log that cannot be opened). `ending` is told a component and a generation when the main process has ended, while
+    `identify` still knows it and before Exited is posted: the time to read what it had sent. `subreaper` False: orphans
+    go elsewhere, the whole process table is searched.
     `exit_info` False: behave as before kernel 6.15, where the end of an adopted process has no status.
     """
 
@@ -86,6 +89,7 @@ class Processes:
         nonce: str,
         subreaper: bool = True,
         warn: Callable[[str], None] = lambda _text: None,
+        ending: Callable[[str, int], None] = lambda _component, _generation: None,
         exit_info: bool = True,
         procfs: ProcFs | None = None,
     ) -> None:
@@ -94,17 +98,19 @@ class Processes:
         self._jitter = jitter
         self._log_dir = log_dir
         self._warn = warn
+        self._tell_ending = ending
+        self._ending: _Main | None = None
         self._exit_info = exit_info
         self._subreaper = subreaper
         self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir))
         self._trees = Trees(loop, nonce=nonce, subreaper=subreaper, procfs=procfs)
         self.helpers = Helpers(loop, self._trees, self._planner)
         """Runs commands beside components; exec probes use it too."""
+        self._commands = Commands(self.helpers, post=post, jitter=jitter)
         self._mains: dict[str, _Main] = {}
         self._by_pid: dict[int, _Main] = {}
         self._stuck: dict[str, Launch] = {}
         self._kills: dict[str, TreeKill] = {}
-        self._pre_starts: dict[tuple[str, int], HelperRun] = {}
         self._started = False
 
     def start(self) -> None:
@@ -180,33 +186,16 @@ class Processes:
 
     def run_pre_start(self, action: actions.RunPreStart) -> None:
         """Run the check before a start. PreStartDone follows exactly once, after its tree is gone where that can be."""
-        key = (action.component, action.generation)
-        plan = HelperPlan(
-            spec=action.spec,
-            generation=action.generation,
-            command=action.command.command,
-            timeout_ns=action.command.timeout_ns,
-        )
-        self._pre_starts[key] = self.helpers.run(plan, partial(self._pre_start_done, key))
+        self._commands.run_pre_start(action)
 
     def cancel_pre_start(self, action: actions.CancelPreStart) -> None:
         """End the running check at once; its PreStartDone follows."""
-        run = self._pre_starts.get((action.component, action.generation))
-        if run is not None:
-            run.cancel()
+        self._commands.cancel_pre_start(action)
 
     def run_helper(self, action: actions.RunHelper) -> None:
         """Run a reload or drain command beside the component. HelperDone follows exactly once."""
         main = self._mains.get(action.component)
-        plan = HelperPlan(
-            spec=action.spec,
-            generation=action.generation,
-            command=action.command.command,
-            timeout_ns=action.command.timeout_ns,
-            main_pid=main.pid if main is not None else None,
-            clear=False,  # a reload may rightly leave something running
-        )
-        self.helpers.run(plan, partial(self._helper_done, action))
+        self._commands.run_helper(action, main.pid if main is not None else None)
 
     def adopt(self, proven: Proven) -> bool:
         """Take over a process of an earlier agent, with its pidfd. False: it has ended, or the place is taken."""
@@ -250,7 +239,7 @@ class Processes:
             return None
         if main.launch is not None and not self._settle(main):
             return None
-        if not main.child:  # its pid may be another's by now: it is not ours to reap
+        if not main.child and main is not self._ending:  # its pid may be another's by now: it is not ours to reap
             found = self._trees.procfs.stat(pid)
             if found is None or found.start_ticks != main.start_ticks:
                 return None
@@ -359,6 +348,7 @@ class Processes:
         except LaunchError as error:
             self._loop.remove_reader(report_fd)
             self._drop(main)
+            main.launch = None
             self._spawn_failed(main.component, main.generation, str(error))
             return False
         if known:
@@ -388,11 +378,17 @@ class Processes:
 
     def _ended(self, main: _Main) -> None:
         """The pidfd is readable: the main process is a zombie, or gone where it is not our child."""
-        if not self._settle(main) or self._by_pid.get(main.pid) is not main:
+        if self._by_pid.get(main.pid) is not main or not self._settle(main):
             return
-        status = self._take_status(main) if main.child else self._ask_status(main)
+        status = self._peek_status(main) if main.child else self._ask_status(main)
         if status is None:
             return
+        self._ending = main
+        self._tell_ending(main.component, main.generation)
+        self._ending = None
+        if main.child:
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG)
         self._drop(main)
         os.close(main.pidfd)
         try:
@@ -410,10 +406,10 @@ class Processes:
         )
 
     @staticmethod
-    def _take_status(main: _Main) -> ExitStatus | None:
-        """Reap our child. None: it has not ended after all."""
+    def _peek_status(main: _Main) -> ExitStatus | None:
+        """How our child ended; it stays a zombie, its pid its own. None: it has not ended after all."""
         try:
-            result = os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG)
+            result = os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # SIGCHLD was ignored when it ended
             return ExitStatus()
         return kernel.wait_result(result) if result is not None else None
@@ -451,27 +447,3 @@ class Processes:
         kill = self._kills.pop(component)
         self._trees.all_gone(component)
         self._post(events.TreeEmpty(component=component, generation=kill.newest))
-
-    def _pre_start_done(self, key: tuple[str, int], result: HelperResult) -> None:
-        self._pre_starts.pop(key, None)
-        component, generation = key
-        self._post(
-            events.PreStartDone(
-                component=component,
-                generation=generation,
-                ok=result.ok,
-                detail="" if result.ok else result.detail,
-                jitter=self._jitter(),
-            )
-        )
-
-    def _helper_done(self, action: actions.RunHelper, result: HelperResult) -> None:
-        self._post(
-            events.HelperDone(
-                component=action.component,
-                generation=action.generation,
-                purpose=action.purpose,
-                ok=result.ok,
-                detail="" if result.ok else result.detail,
-            )
-        )

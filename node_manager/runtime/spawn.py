@@ -37,6 +37,7 @@ _REPORT = struct.Struct("=iBh")
 _STAGES = ("session", "output", "limits", "oom_score_adj", "user", "directory", "deadline", "exec", "internal")
 _FIRST_AFTER_STDIO = 3
 _UMASK = 0o022
+_ALL_SIGNALS = signal.valid_signals()
 _LOST = 127
 """Exit status of a child that did not execute its command; nobody reads it."""
 
@@ -153,7 +154,7 @@ def begin(plan: LaunchPlan) -> Launch:
     except OSError as error:
         _close_all(descriptors)
         raise LaunchError(error.errno or errno.EIO, "fork", f"cannot start {plan.command[0]}") from error
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         pid = _fork()
         if pid == 0:
@@ -308,7 +309,7 @@ def _set_oom_score_adj(value: int) -> None:
 
 def _reset_signals() -> None:
     """Default dispositions and an empty mask: exec would keep what the agent ignores or blocks."""
-    for number in signal.valid_signals():
+    for number in _ALL_SIGNALS:
         if number not in {signal.SIGKILL, signal.SIGSTOP} and signal.getsignal(number) is not signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

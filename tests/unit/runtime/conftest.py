@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,28 @@ def short_dir() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+def _open_descriptors() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found[entry.name] = str(entry.readlink())
+    return found
+
+
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
     """After the test there are no more descriptors than before, and no child, dead or alive."""
-    before = set(os.listdir("/proc/self/fd"))
+    before = _open_descriptors()
     yield
-    after = set(os.listdir("/proc/self/fd"))
-    extra = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.lexists(f"/proc/self/fd/{fd}")}
+    extra = _open_descriptors().items() - before.items()
     assert not extra, f"descriptors left open: {extra}"
     with pytest.raises(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 @pytest.fixture
-def rig(no_leaks: None, short_dir: Path) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, short_dir: Path) -> Iterator[Rig]:
+    request.getfixturevalue("no_leaks")
     made = Rig(short_dir)
     yield made
     made.close()

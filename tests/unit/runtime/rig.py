@@ -152,6 +152,11 @@ def reap_all() -> None:
             pass
 
 
+def stranger(*command: str) -> int:
+    """A child of this process that no component has to do with; its environment is empty. Its pid."""
+    return os.spawnve(os.P_NOWAIT, command[0], list(command), {})  # noqa: S606 - no shell is what is wanted
+
+
 def alive(pid: int) -> bool:
     found = ProcFs().stat(pid)
     return found is not None and found.living

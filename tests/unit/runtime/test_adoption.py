@@ -12,14 +12,14 @@ from node_manager.core.events import Exited, ExitStatus, Found, TreeEmpty
 from node_manager.runtime.adoption import Findings, find
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.record import Kept, RuntimeRecord
-from tests.unit.runtime.rig import NONCE, Rig, alive, kill, python, shell
+from tests.unit.runtime.rig import NONCE, Rig, alive, kill, python, shell, stranger
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
 AGENT = """
 import os, sys, time
 from pathlib import Path
 from node_manager.runtime.process import Processes
-from tests.unit.runtime.rig import Rig
+from tests.unit.runtime.rig import Rig, stranger
 rig = Rig(Path(sys.argv[1]))
 pid = rig.start(tuple(sys.argv[3:]), name=sys.argv[2], generation=6)
 record = rig.processes.snapshot()[0]
@@ -75,13 +75,30 @@ def test_a_recorded_process_is_adopted_and_watched(rig: Rig) -> None:
         findings = search(rig, kept)
         assert ((kept.found,), (), ()) == (findings.found, findings.gone, findings.ambiguous)
         assert rig.processes.adopt(findings.proven[0])
-        assert ("comp", 6) == rig.processes.identify(kept.found.pid)
+        assert rig.processes.identify(kept.found.pid) == ("comp", 6)
         assert alive(kept.found.pid)
         assert kept.start_ticks == rig.processes.snapshot()[0].start_ticks
         kill(kept.found.pid)
-        assert 1 == rig.exited().left
+        assert rig.exited().left == 1
         rig.kill_tree(generation=6)
         assert rig.processes.identify(kept.found.pid) is None
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_the_last_words_of_an_adopted_process_are_its_own(short_dir: Path) -> None:
+    """Also a process that somebody else reaped is still known when its end is told."""
+    told: list[object] = []
+
+    def ending(component: str, generation: int) -> None:
+        told.append((component, generation, rig.processes.identify(rig.processes.snapshot()[0].pid)))
+
+    rig = Rig(short_dir, ending=ending)
+    with killed_agent(short_dir) as kept:
+        rig.processes.adopt(search(rig, kept).proven[0])
+        kill(kept.found.pid)
+        rig.exited()
+    assert told == [("comp", 6, ("comp", 6))]
+    rig.close()
 
 
 def test_the_status_of_an_adopted_process_is_the_kernels_word(rig: Rig) -> None:
@@ -104,7 +121,8 @@ def test_after_a_replacement_in_place_the_child_is_reaped(rig: Rig) -> None:
         assert ProcFs().stat(kept.found.pid) is None
 
 
-def test_without_exit_info_the_status_is_unknown(no_leaks: None, short_dir: Path) -> None:
+@pytest.mark.usefixtures("no_leaks")
+def test_without_exit_info_the_status_is_unknown(short_dir: Path) -> None:
     """The fallback for kernels before 6.15: neither code nor signal."""
     rig = Rig(short_dir, exit_info=False)
     with killed_agent(short_dir) as kept:
@@ -116,17 +134,17 @@ def test_without_exit_info_the_status_is_unknown(no_leaks: None, short_dir: Path
 
 def test_a_stranger_with_the_recorded_pid_is_never_taken(rig: Rig) -> None:
     """Pid given anew: another start time, so the component counts as gone (scenario 1)."""
-    stranger = os.spawnve(os.P_NOWAIT, "/bin/sleep", ["sleep", "1000"], {})
-    found = ProcFs().stat(stranger)
+    bystander = stranger("/bin/sleep", "1000")
+    found = ProcFs().stat(bystander)
     assert found is not None
     kept = Kept(
-        found=Found(component="comp", pid=stranger, generation=1, started_ns=0), start_ticks=found.start_ticks - 5
+        found=Found(component="comp", pid=bystander, generation=1, started_ns=0), start_ticks=found.start_ticks - 5
     )
     findings = search(rig, kept)
-    assert () == findings.proven
-    assert "its pid belongs to another process now" == findings.gone[0].reason
+    assert findings.proven == ()
+    assert findings.gone[0].reason == "its pid belongs to another process now"
     rig.kill_tree()
-    assert alive(stranger)
+    assert alive(bystander)
 
 
 def test_a_process_that_ended_is_gone(rig: Rig) -> None:
@@ -136,13 +154,13 @@ def test_a_process_that_ended_is_gone(rig: Rig) -> None:
         kill(kept.found.pid)
         rig.run_until(lambda: not alive(kept.found.pid))
         assert not rig.processes.adopt(findings.proven[0])
-        assert "it has ended" == search(rig, kept).gone[0].reason
-    zombie = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])
+        assert search(rig, kept).gone[0].reason == "it has ended"
+    zombie = stranger("/bin/true")
     os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
     found = ProcFs().stat(zombie)
     assert found is not None
     kept = Kept(found=Found(component="z", pid=zombie, generation=1, started_ns=0), start_ticks=found.start_ticks)
-    assert "it has ended" == search(rig, kept).gone[0].reason
+    assert search(rig, kept).gone[0].reason == "it has ended"
 
 
 def test_without_a_record_the_markers_find_it(rig: Rig) -> None:
@@ -152,7 +170,7 @@ def test_without_a_record_the_markers_find_it(rig: Rig) -> None:
         (found,) = findings.found
         assert (kept.found.pid, "comp", 6) == (found.pid, found.component, found.generation)
         assert abs(found.started_ns - kept.found.started_ns) < 10_000_000_000
-        assert ((), ()) == (findings.ambiguous, findings.leftovers)
+        assert (findings.ambiguous, findings.leftovers) == ((), ())
         assert kept.start_ticks == findings.proven[0].start_ticks
         findings.proven[0].close()
 
@@ -162,7 +180,7 @@ def test_another_users_process_is_not_taken_by_its_markers(rig: Rig) -> None:
     """A user's job that puts its own pid into XCE_MAIN_PID is not the worker: the user is not the role's."""
     with killed_agent(rig.directory) as kept:
         findings = search(rig, uid=65534)
-        assert ((), (("comp", 1),)) == (findings.proven, findings.leftovers)
+        assert (findings.proven, findings.leftovers) == ((), (("comp", 1),))
         assert alive(kept.found.pid)
 
 
@@ -170,9 +188,9 @@ def test_two_candidates_are_ambiguous_and_none_is_taken(rig: Rig) -> None:
     """Two processes that could be the main process: reported, neither adopted nor touched."""
     with killed_agent(rig.directory) as one, killed_agent(rig.directory) as two:
         findings = search(rig)
-        assert () == findings.proven
+        assert findings.proven == ()
         assert tuple(sorted((one.found.pid, two.found.pid))) == findings.ambiguous[0].pids
-        assert (("comp", 2),) == findings.leftovers
+        assert findings.leftovers == (("comp", 2),)
         # the record decides where it proves one
         findings = search(rig, one)
         assert (one.found,) == findings.found
@@ -188,6 +206,7 @@ def test_two_candidates_are_ambiguous_and_none_is_taken(rig: Rig) -> None:
         ("XCE_HEARTBEAT_SOCKET", "/run/other/heartbeat.sock"),
         ("XCE_HELPER", "1.1"),
         ("XCE_GENERATION", "x"),
+        ("session", "another's"),
         ("", ""),
     ],
 )
@@ -195,7 +214,8 @@ def test_every_marker_counts(rig: Rig, key: str, value: str) -> None:
     """One wrong marker and a process is no main process; all right and it is one."""
     code = """
 import os, sys
-os.setsid()
+if os.environ["KEY"] != "session":
+    os.setsid()
 env = dict(zip(sys.argv[1::2], sys.argv[2::2])) | {"XCE_MAIN_PID": str(os.getpid())}
 env |= {os.environ["KEY"]: os.environ["VALUE"]} if os.environ["KEY"] else {}
 os.execve("/bin/sleep", ["sleep", "1000"], env)
@@ -217,9 +237,9 @@ def test_daemons_left_without_a_main_process_are_reported_and_killed(rig: Rig) -
         kill(kept.found.pid)
         rig.run_until(lambda: not alive(kept.found.pid))
         findings = search(rig, kept)
-        assert ((), (("comp", 1),)) == (findings.proven, findings.leftovers)
+        assert (findings.proven, findings.leftovers) == ((), (("comp", 1),))
         rig.processes.look_everywhere("comp")
-        assert "comp" == rig.processes.member(daemon)
+        assert rig.processes.member(daemon) == "comp"
         rig.kill_tree(generation=1)  # a successor that lost the record counts from 1 again
         assert not alive(daemon)
 
@@ -230,10 +250,10 @@ def test_an_adopted_tree_is_killed_whole(rig: Rig) -> None:
         daemon = next(int(line) for line in rig.lines(2) if line != "main")
         assert rig.processes.adopt(search(rig, kept).proven[0])
         rig.kill_tree(generation=6)
-        assert (False, False) == (alive(kept.found.pid), alive(daemon))
-        assert ["Exited", "TreeEmpty"] == sorted(type(event).__name__ for event in rig.events)
+        assert (alive(kept.found.pid), alive(daemon)) == (False, False)
+        assert sorted(type(event).__name__ for event in rig.events) == ["Exited", "TreeEmpty"]
         assert isinstance(rig.of(Exited)[0], Exited)
-        assert 6 == rig.of(TreeEmpty)[0].generation
+        assert rig.of(TreeEmpty)[0].generation == 6
 
 
 def test_a_place_that_is_taken_is_not_given_twice(rig: Rig) -> None:

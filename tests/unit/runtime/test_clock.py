@@ -54,7 +54,7 @@ def test_the_same_deadline_can_be_armed_again_after_it_came() -> None:
 
 def test_the_boot_and_the_host_have_names() -> None:
     """The boot id is the kernel's; the machine id is 32 digits where there is one."""
-    assert 36 == len(boot_id())
+    assert len(boot_id()) == 36
     assert boot_id() == boot_id()
     found = machine_id()
     assert found is None or len(found) == 32

@@ -26,7 +26,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
 
 def test_an_optional_file_may_be_absent() -> None:
     """A leading `-` allows the file to be missing, as in systemd."""
-    assert {} == read_environment_file("-/nowhere")
+    assert read_environment_file("-/nowhere") == {}
 
 
 def test_what_is_no_bounded_text_is_refused(tmp_path: Path) -> None:
@@ -38,4 +38,4 @@ def test_what_is_no_bounded_text_is_refused(tmp_path: Path) -> None:
     for path, expected in ((large, "EFBIG"), (binary, "EILSEQ"), (tmp_path, "EISDIR")):
         with pytest.raises(LaunchError, match=expected):
             read_environment_file(str(path))
-    assert {} == read_environment_file(str(fifo))
+    assert read_environment_file(str(fifo)) == {}

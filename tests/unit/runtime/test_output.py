@@ -22,7 +22,7 @@ def test_the_journal_gets_the_header_of_its_protocol(short_dir: Path) -> None:
         os.close(fd)
         peer, _ = journal.accept()
         with peer, peer.makefile("rb") as stream:
-            assert b"worker\n\n6\n1\n0\n0\n0\nhello\n" == stream.read()
+            assert stream.read() == b"worker\n\n6\n1\n0\n0\n0\nhello\n"
 
 
 def test_without_a_journal_the_file_serves(short_dir: Path) -> None:
@@ -44,12 +44,17 @@ def test_a_journal_that_does_not_answer_is_an_error_at_once(short_dir: Path) -> 
         journal.listen(0)
         opened: list[int] = []
         with pytest.raises(OutputError, match="temporarily unavailable"):
-            for _ in range(10):
-                fd = open_output(LogSink.JOURNAL, "worker", None, short_dir / "stdout")
-                assert fd is not None
-                opened.append(fd)
+            fill(opened, short_dir / "stdout")
         for fd in opened:
             os.close(fd)
+
+
+def fill(opened: list[int], journal: Path) -> None:
+    """Open streams until the journal's backlog is full."""
+    for _ in range(10):
+        fd = open_output(LogSink.JOURNAL, "worker", None, journal)
+        assert fd is not None
+        opened.append(fd)
 
 
 def test_what_is_not_a_file_is_not_written(short_dir: Path) -> None:

@@ -54,10 +54,10 @@ def test_what_was_encoded_is_decoded() -> None:
     """Every field of the record survives, also with an encoder that wrote before."""
     encoder = Encoder()
     encoder.encode(FULL)
-    assert FULL == decode(encoder.encode(FULL))
+    assert decode(encoder.encode(FULL)) == FULL
     empty = RuntimeRecord(boot_id="b", nonce="n")
     assert empty == decode(encoder.encode(empty))
-    assert FULL == decode(encoder.encode(FULL))
+    assert decode(encoder.encode(FULL)) == FULL
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_reading_gives_an_empty_record_with_a_reason(tmp_path: Path) -> None:
     empty = RuntimeRecord(boot_id="boot", nonce="nonce")
     assert (empty, None) == read(path, boot_id="boot", nonce="nonce")
     files.replace(path, Encoder().encode(FULL))
-    assert (FULL, None) == read(path, boot_id="boot", nonce="nonce")
-    assert 0o600 == path.stat().st_mode & 0o777
+    assert read(path, boot_id="boot", nonce="nonce") == (FULL, None)
+    assert path.stat().st_mode & 0o777 == 0o600
     assert f"{path} is of another boot" == read(path, boot_id="next", nonce="nonce")[1]
     record, reason = read(path, boot_id="boot", nonce="x")
     assert (RuntimeRecord(boot_id="boot", nonce="x"), f"cannot use {path}: its nonce is not this host's") == (

@@ -20,7 +20,7 @@ def test_it_is_made_and_accepted_again(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     rundir.prepare(path)
-    assert 0o755 == path.stat().st_mode & 0o7777
+    assert path.stat().st_mode & 0o7777 == 0o755
 
 
 def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
@@ -53,15 +53,15 @@ def test_another_users_directory_is_refused(tmp_path: Path) -> None:
 def test_the_nonce_is_made_once_per_boot(tmp_path: Path) -> None:
     """Read back within the boot, made anew for another boot, and when it is not ours alone."""
     first = rundir.nonce(tmp_path, "boot")
-    assert 32 == len(first)
+    assert len(first) == 32
     assert first == rundir.nonce(tmp_path, "boot")
-    assert 0o600 == (tmp_path / "nonce").stat().st_mode & 0o777
+    assert (tmp_path / "nonce").stat().st_mode & 0o777 == 0o600
     second = rundir.nonce(tmp_path, "next")
     assert first != second
     (tmp_path / "nonce").chmod(0o666)
     assert second != rundir.nonce(tmp_path, "next")
     (tmp_path / "nonce").write_text("short boot")
-    assert 32 == len(rundir.nonce(tmp_path, "next"))
+    assert len(rundir.nonce(tmp_path, "next")) == 32
 
 
 def test_a_second_agent_is_told_who_is_first(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_second_agent_is_told_who_is_first(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout is not None
-        assert b"held\n" == holder.stdout.readline()
+        assert holder.stdout.readline() == b"held\n"
         with pytest.raises(RuntimeDirError, match=rf"another node manager \(pid {holder.pid}\) supervises there; stop"):
             rundir.lock(tmp_path)
         holder.kill()

@@ -32,25 +32,25 @@ def test_launch_returns_a_running_process() -> None:
     launched = launch(plan("sh", "-c", "exit 5"))
     fdinfo = Path(f"/proc/self/fdinfo/{launched.pidfd}").read_text()
     assert f"Pid:\t{launched.pid}\n" in fdinfo
-    assert 5 == finish(launched.pidfd)
+    assert finish(launched.pidfd) == 5
 
 
 def test_launch_raises_with_errno_and_stage() -> None:
     """LaunchError has the number and the stage for programs, and the sentence for people."""
     with pytest.raises(LaunchError, match=r"^cannot execute /nowhere: No such file or directory \(ENOENT\)$") as caught:
         launch(plan("/nowhere"))
-    assert (2, "exec") == (caught.value.errno, caught.value.stage)
+    assert (caught.value.errno, caught.value.stage) == (2, "exec")
 
 
 def test_a_child_killed_before_its_command_is_cleaned_up() -> None:
     """`kill` and `reap` leave neither process nor descriptor."""
-    for _ in range(200):
-        attempt = begin(plan("sleep", "1000"))
-        os.kill(attempt.pid, signal.SIGSTOP)
-        if not attempt.settle():
-            break
+    attempt = begin(plan("sleep", "1000"))
+    os.kill(attempt.pid, signal.SIGSTOP)
+    while attempt.settle():  # it was faster
         attempt.kill()
         finish(attempt.pidfd)
+        attempt = begin(plan("sleep", "1000"))
+        os.kill(attempt.pid, signal.SIGSTOP)
     attempt.kill()
     os.waitid(os.P_PIDFD, attempt.pidfd, os.WEXITED | os.WNOWAIT)
     assert attempt.reap()
@@ -70,9 +70,9 @@ def test_a_signal_of_the_agent_handler_does_not_run_in_the_child() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
         os.close(write_fd)
-    assert b"" == os.read(read_fd, 1)
+    assert os.read(read_fd, 1) == b""
     os.close(read_fd)
-    assert [signal.SIGUSR1] * 20 == seen
+    assert seen == [signal.SIGUSR1] * 20
 
 
 def test_an_agent_without_standard_descriptors_starts_children(tmp_path: Path) -> None:
@@ -85,7 +85,10 @@ out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
 out = os.dup2(out, 20)
 os.closerange(0, 10)
 log = os.open(sys.argv[1] + ".log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)  # becomes 0
-plan = LaunchPlan(command=("/bin/sh", "-c", "cat; echo out; echo err >&2"), environment=(), account=Accounts().find(None), output_fd=log)
+account = Accounts().find(None)
+plan = LaunchPlan(
+    command=("/bin/sh", "-c", "cat; echo out; echo err >&2"), environment=(), account=account, output_fd=log
+)
 done = launch(plan)
 os.waitpid(done.pid, 0)
 try:
@@ -94,8 +97,8 @@ except LaunchError as error:
     os.write(out, str(error).encode())
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], check=True, timeout=60)
-    assert "out\nerr\n" == (tmp_path / "out.log").read_text()
-    assert "cannot execute /nowhere: No such file or directory (ENOENT)" == (tmp_path / "out").read_text()
+    assert (tmp_path / "out.log").read_text() == "out\nerr\n"
+    assert (tmp_path / "out").read_text() == "cannot execute /nowhere: No such file or directory (ENOENT)"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -152,7 +155,7 @@ def test_python_warns_of_nothing() -> None:
     thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
-        assert 0 == finish(launch(plan(*python(""))).pidfd)
+        assert finish(launch(plan(*python(""))).pidfd) == 0
     finally:
         stop.set()
         thread.join()

@@ -1,4 +1,6 @@
 import errno
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -13,13 +15,6 @@ from node_manager.runtime import kernel
 from node_manager.runtime.store import Loaded, Step, Store
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-FULL_DISK = """
-import sys
-from pathlib import Path
-from node_manager.core.durable import DurableFacts, Latch
-from node_manager.runtime.store import Store
-"""
 
 
 def facts(epoch: int, identity: str = "me", holds: int = 0, reason: str = "r") -> DurableFacts:
@@ -49,14 +44,12 @@ def test_what_was_written_is_loaded(tmp_path: Path) -> None:
         store.write(facts(epoch))
         store.write(facts(epoch + 100))
         assert Loaded(facts=facts(epoch + 100)) == Store(tmp_path).load("me")
-    assert ["facts.json", "facts.json.spare"] == names(tmp_path)
+    assert names(tmp_path) == ["facts.json", "facts.json.spare"]
     for name in names(tmp_path):
-        assert 0o600 == (tmp_path / name).stat().st_mode & 0o777
-        assert 0 == (tmp_path / name).stat().st_size % (16 * 1024)
-    import json
-
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / name).stat().st_size % (16 * 1024) == 0
     body = json.loads((tmp_path / "facts.json").read_text())
-    assert 104 == body["record"]["facts"]["epoch_seen"]
+    assert body["record"]["facts"]["epoch_seen"] == 104
 
 
 KILL_AT = """
@@ -84,17 +77,17 @@ print(99, flush=True)
 @pytest.mark.parametrize("before", [0, 1, 2, 5])
 @pytest.mark.parametrize("step", list(Step))
 def test_a_kill_at_any_step_keeps_what_was_acknowledged(tmp_path: Path, step: Step, before: int, way: str) -> None:
-    """kill -9 at each point of a write: the next agent has the earlier or the new facts, no doubt, and can write."""
+    """Kill -9 at each point of a write: the next agent has the earlier or the new facts, no doubt, and can write."""
     command = [sys.executable, "-c", KILL_AT, str(tmp_path), step.name, way, str(before)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     acknowledged = max([0, *map(int, done.stdout.split())])
-    assert -9 == done.returncode
+    assert done.returncode == -9
     store = Store(tmp_path, exchange=no_exchange if way == "rename" else kernel.exchange)
     loaded = store.load("me")
     assert loaded.unreadable is None
     assert loaded.facts.epoch_seen in {acknowledged, 99}
     if step is Step.DONE:
-        assert 99 == loaded.facts.epoch_seen
+        assert loaded.facts.epoch_seen == 99
     # and the same again, over what the kill left
     store.write(facts(100))
     assert Loaded(facts=facts(100)) == Store(tmp_path).load("me")
@@ -139,8 +132,6 @@ def damage(path: Path, how: str) -> None:
         case "large":
             path.write_bytes(b" " * (5 * 1024 * 1024))
         case "version":
-            import hashlib
-
             record = b'{"version": 2, "seq": 9, "facts": {}}'
             digest = hashlib.sha256(record).hexdigest().encode()
             path.write_bytes(b'{"sha256": "' + digest + b'", "record": ' + record + b"}\n")
@@ -207,7 +198,7 @@ def test_a_file_that_may_not_be_read_is_unreadable(tmp_path: Path) -> None:
         "os.setgid(54321); os.setuid(54321); print(Store(Path(sys.argv[1])).load('me').unreadable)"
     )
     for directory in (tmp_path, *tmp_path.parents[:3]):
-        if directory.owner() == "root" and directory != Path("/tmp"):  # noqa: S108
+        if directory.owner() == "root" and directory != Path("/tmp"):
             directory.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"cannot use {tmp_path}/facts.json: Permission denied (EACCES)")
@@ -223,7 +214,7 @@ def test_another_host_inherits_nothing(tmp_path: Path) -> None:
         assert Loaded(facts=DurableFacts(identity=identity)) == Store(tmp_path).load(identity)
         store.write(facts(epoch, identity))
     aside = [name for name in names(tmp_path) if ".of-" in name]
-    assert 1 == len(aside)
+    assert len(aside) == 1
     assert aside[0].startswith("facts.json.of-second-")
     store = Store(tmp_path)
     assert facts(2, "second") == store.load("second").facts
@@ -241,8 +232,8 @@ def test_an_identity_cannot_name_a_path(tmp_path: Path) -> None:
     store.load("../../" + "x" * 300)
     store.write(facts(1, "../../" + "x" * 300))
     Store(state).load("me")
-    assert ["state"] == names(tmp_path)
-    assert 1 == len(names(state))
+    assert names(tmp_path) == ["state"]
+    assert len(names(state)) == 1
 
 
 def test_growing_facts_are_kept(tmp_path: Path) -> None:
@@ -267,14 +258,11 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    fd = os.open(disk / "ballast", os.O_WRONLY | os.O_CREAT)
-    try:
-        while True:
-            os.write(fd, b"x" * 4096)
-    except OSError as error:
-        assert error.errno == errno.ENOSPC
-    finally:
-        os.close(fd)
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        free = os.statvfs(disk).f_bfree * os.statvfs(disk).f_bsize
+        file.write(b"x" * free)
+        with pytest.raises(OSError, match="No space left"):
+            file.write(b"x")
 
 
 def test_a_full_disk_takes_a_decommission(tiny_disk: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from node_manager.core.events import ExitStatus
 from node_manager.runtime.kill import kill_exactly
 from node_manager.runtime.procfs import ProcFs, Stat
-from tests.unit.runtime.rig import Rig, alive, kill, python, shell
+from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
 
@@ -45,13 +45,13 @@ def test_stat_is_read_whatever_the_name(tmp_path: Path) -> None:
     (tmp_path / "self").symlink_to("5")
     procfs = ProcFs(tmp_path)
     assert procfs.lists_children
-    assert [6, 7] == sorted(procfs.children(5))
-    assert [] == procfs.children(99)
+    assert sorted(procfs.children(5)) == [6, 7]
+    assert procfs.children(99) == []
     assert procfs.stat(99) is None
     found = procfs.stat(5)
     assert found is not None
-    assert (1, 5, "S", 777) == (found.ppid, found.session, found.state, found.start_ticks)
-    assert {5: True, 6: False, 7: True} == {pid: one.living for pid, one in procfs.table().items()}
+    assert (found.ppid, found.session, found.state, found.start_ticks) == (1, 5, "S", 777)
+    assert {pid: one.living for pid, one in procfs.table().items()} == {5: True, 6: False, 7: True}
 
 
 def test_cannot_look_is_not_gone(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_cannot_look_is_not_gone(tmp_path: Path) -> None:
 
 def test_a_pid_that_was_given_anew_is_never_signalled() -> None:
     """A member whose start time does not match is left alone (scenario 1)."""
-    pid = os.spawnv(os.P_NOWAIT, "/bin/sleep", ["sleep", "1000"])
+    pid = stranger("/bin/sleep", "1000")
     procfs = ProcFs()
     found = procfs.stat(pid)
     assert found is not None
@@ -79,37 +79,40 @@ def test_a_pid_that_was_given_anew_is_never_signalled() -> None:
     assert kill_exactly(procfs, found) is None
 
 
-def test_with_listed_children_the_whole_host_is_not_read(no_leaks: None, short_dir: Path) -> None:
+@pytest.mark.usefixtures("no_leaks")
+def test_with_listed_children_the_whole_host_is_not_read(short_dir: Path) -> None:
     """Where the kernel lists children, exit and kill of a component read no process table."""
     procfs = ListedChildren()
     rig = Rig(short_dir, procfs=procfs)
     main = rig.start(python(DOUBLE_FORK))
     daemon = next(int(line) for line in rig.lines(2) if line != "main")
     kill(main)
-    assert 1 == rig.exited().left
+    assert rig.exited().left == 1
     rig.kill_tree()
     assert not alive(daemon)
-    assert 0 == procfs.tables
+    assert procfs.tables == 0
     rig.close()
 
 
-def test_without_a_subreaper_orphans_are_found_by_their_markers(no_leaks: None, short_dir: Path) -> None:
+@pytest.mark.usefixtures("no_leaks")
+def test_without_a_subreaper_orphans_are_found_by_their_markers(short_dir: Path) -> None:
     """Orphans that went to somebody else are searched in the whole table."""
     rig = Rig(short_dir, subreaper=False)
     main = rig.start(python(DOUBLE_FORK))
     daemon = next(int(line) for line in rig.lines(2) if line != "main")
     kill(main)
-    assert 1 == rig.exited().left
+    assert rig.exited().left == 1
     found = ProcFs().stat(daemon)
     assert found is not None
     assert os.getpid() != found.ppid
-    assert "comp" == rig.processes.member(daemon)
+    assert rig.processes.member(daemon) == "comp"
     rig.kill_tree()
     assert not alive(daemon)
     rig.close()
 
 
-def test_members_cannot_be_told_without_descriptors(no_leaks: None, short_dir: Path) -> None:
+@pytest.mark.usefixtures("no_leaks")
+def test_members_cannot_be_told_without_descriptors(short_dir: Path) -> None:
     """An exit while /proc cannot be read says `left` None, never 0."""
 
     class Blind(ProcFs):

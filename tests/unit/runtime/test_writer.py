@@ -1,6 +1,6 @@
 import asyncio
-import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class Desk:
         self.troubles: list[tuple[str, str | None]] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.store = Store(directory, step=lambda step: step is Step.TORN and self.gate.wait(BOUND_S) and None)  # type: ignore[func-returns-value]
+        self.store = Store(directory, step=self._step)
         self.writer = Writer(
             self.loop,
             post=self.events.append,
@@ -33,16 +33,20 @@ class Desk:
             config_path=directory / "config.json",
         )
 
-    def run_until(self, condition: Callable[[], object]) -> None:
-        async def wait() -> None:
-            while not condition():
-                await asyncio.sleep(0.005)
+    def _step(self, step: Step) -> None:
+        if step is Step.TORN:
+            self.gate.wait(BOUND_S)
 
-        self.loop.run_until_complete(asyncio.wait_for(wait(), BOUND_S))
+    def run_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + BOUND_S
+        while not condition():
+            assert time.monotonic() < deadline
+            self.loop.run_until_complete(asyncio.sleep(0.005))
 
 
 @pytest.fixture
-def desk(no_leaks: None, tmp_path: Path) -> Iterator[Desk]:
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    request.getfixturevalue("no_leaks")
     made = Desk(tmp_path)
     yield made
     made.gate.set()
@@ -53,28 +57,28 @@ def desk(no_leaks: None, tmp_path: Path) -> Iterator[Desk]:
 def test_results_come_back_to_the_loop(desk: Desk) -> None:
     """FactsWritten names the sequence number, and the facts are on the disk by then."""
     desk.writer.write_facts(4, DurableFacts(identity="me", epoch_seen=2))
-    desk.run_until(lambda: desk.events)
+    desk.run_until(desk.events.__len__)
     assert [FactsWritten(seq=4)] == desk.events
-    assert 2 == Store(desk.directory).load("me").facts.epoch_seen
+    assert Store(desk.directory).load("me").facts.epoch_seen == 2
 
 
 def test_a_disk_that_hangs_stalls_only_the_writer(desk: Desk) -> None:
     """While a write hangs the loop runs on; of what came meanwhile the newest of each kind is written."""
     desk.gate.clear()
     desk.writer.write_facts(1, DurableFacts(identity="me"))
-    desk.run_until(lambda: (desk.directory / "facts.json.new").exists())
+    desk.run_until((desk.directory / "facts.json.new").exists)
     for seq in range(2, 100):
         desk.writer.write_facts(seq, DurableFacts(identity="me", epoch_seen=seq))
         desk.writer.write_record(b"record %d" % seq)
         desk.writer.write_config(b"config %d" % seq)
     assert not desk.writer.close(0.01)
-    assert [] == desk.events
+    assert desk.events == []
     desk.gate.set()
     desk.run_until(lambda: len(desk.events) == 2)
     assert [FactsWritten(seq=1), FactsWritten(seq=99)] == desk.events
     assert desk.writer.close(BOUND_S)
-    assert b"record 99" == (desk.directory / "runtime.json").read_bytes()
-    assert b"config 99" == (desk.directory / "config.json").read_bytes()
+    assert (desk.directory / "runtime.json").read_bytes() == b"record 99"
+    assert (desk.directory / "config.json").read_bytes() == b"config 99"
 
 
 def test_a_failure_has_the_errno_s_meaning_and_the_next_write_is_tried(desk: Desk) -> None:
@@ -92,14 +96,15 @@ def test_a_failure_has_the_errno_s_meaning_and_the_next_write_is_tried(desk: Des
     desk.writer.write_record(b"x")
     desk.run_until(lambda: len(desk.events) == 2 and len(desk.troubles) == 2)
     assert FactsWritten(seq=2) == desk.events[-1]
-    assert ("runtime.json", None) == desk.troubles[-1]
-    assert ["facts.json", "facts.json.spare", "runtime.json"] == sorted(os.listdir(desk.directory))
+    assert desk.troubles[-1] == ("runtime.json", None)
+    assert sorted(path.name for path in desk.directory.iterdir()) == ["facts.json", "facts.json.spare", "runtime.json"]
 
 
-def test_closing_flushes_even_when_the_loop_is_gone(no_leaks: None, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_leaks")
+def test_closing_flushes_even_when_the_loop_is_gone(tmp_path: Path) -> None:
     """What waits at close is written; answers to a closed loop are dropped without noise."""
     desk = Desk(tmp_path)
     desk.loop.close()
     desk.writer.write_facts(1, DurableFacts(identity="me", epoch_seen=9))
     assert desk.writer.close(BOUND_S)
-    assert 9 == Store(tmp_path).load("me").facts.epoch_seen
+    assert Store(tmp_path).load("me").facts.epoch_seen == 9
