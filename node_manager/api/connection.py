@@ -288,12 +288,8 @@ class Connection:
         turn = self._turn
         count_off = self._owner.admit_command()
 
-        def late() -> None:
-            if self._turn == turn and self.phase is Phase.ANSWERING:
-                self._respond(answer.late)
-
         self._timer.cancel()
-        self._timer = self._loop.call_later(self._limits.command_s, late)
+        self._timer = self._loop.call_later(self._limits.command_s, self._respond, answer.late)
 
         def done(response: Response) -> None:
             count_off()

@@ -118,6 +118,8 @@ class FakeBackend:
         self.allowed = True
         self.wakes: list[Callable[[], None]] = []
         self.status_calls = 0
+        self.events_after = 0
+        """The furthest that anybody has read in the history."""
 
     def status(self) -> dict[str, Any]:
         self.status_calls += 1
@@ -129,6 +131,7 @@ class FakeBackend:
         return self.reasons.get(component) or why_body(component)
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:
+        self.events_after = max(self.events_after, after)
         return [entry for entry in self.history if entry["seq"] > after][:limit]
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:

@@ -125,7 +125,21 @@ def test_full_queue_of_connections_is_waited_for(path: Path) -> None:
                 break
         with pytest.raises(NotReachable, match="accepts no connection"):
             Client(str(path), timeout_s=0.2).get("/v1/status")
-        for sock in waiting:
+
+        def serve() -> None:
+            for _ in range(len(waiting)):
+                sock, _ = listener.accept()
+                sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                served.append(sock)
+
+        served: list[socket.socket] = []
+        listener.settimeout(BOUND_S)
+        # The last of the waiting was not taken into the queue: the client comes in its place, once there is room.
+        server = threading.Timer(0.2, serve)
+        server.start()
+        assert Client(str(path), timeout_s=BOUND_S).get("/v1/status").body == b"ok"
+        server.join(BOUND_S)
+        for sock in (*waiting, *served):
             sock.close()
 
 

@@ -418,3 +418,14 @@ def connect_as(service: Service, uid: int) -> socket.socket:
         return service.connect()
     finally:
         os.seteuid(0)
+
+
+def test_bug_of_ours_ends_one_connection_and_is_reported(service: Service) -> None:
+    """An answer that cannot be made lets its client go and reaches the loop's exception handler; the rest goes on."""
+    service.backend.body = {"schema": {1, 2}}
+    with service.connect() as sock:
+        sock.sendall(request_bytes("GET", "/v1/status"))
+        assert ended(sock)
+    assert [type(error["exception"]) for error in service.errors] == [TypeError]
+    service.errors.clear()
+    assert get(service, "/v1/live").status == 200

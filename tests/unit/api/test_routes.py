@@ -230,6 +230,18 @@ def test_only_who_may_change_changes(service: Service) -> None:
     assert set(os.getgroups()) == set(groups)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can join groups")
+def test_supplementary_groups_are_the_kernels(service: Service) -> None:
+    """Membership of xce-admin counts where it is not the primary group."""
+    before = os.getgroups()
+    os.setgroups([54321, 54322])
+    try:
+        post(service, "/v1/reload")
+    finally:
+        os.setgroups(before)
+    assert service.backend.asked == [(0, os.getgid(), (54321, 54322))]
+
+
 def test_status_stays_open_to_everyone(service: Service) -> None:
     """Who may not change may read."""
     service.backend.allowed = False

@@ -102,6 +102,7 @@ def test_slow_follower_is_dropped(serve: Serve) -> None:
         while data := sock.recv(65536):
             received += len(data)
     assert 0 < received < 1000 * 1000
+    assert service.backend.events_after < 1000
 
 
 def test_slow_follower_delays_nobody(serve: Serve, followers: list[Follower]) -> None:
