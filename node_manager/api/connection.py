@@ -14,6 +14,7 @@ import select
 import socket
 from collections.abc import Callable
 from enum import Enum
+from http import HTTPStatus
 from typing import Protocol, assert_never
 
 import h11
@@ -315,7 +316,9 @@ class Connection:
         ]
         if last:
             headers.append(("Connection", "close"))
-        data = self._http.send(h11.Response(status_code=response.status, headers=headers))
+        data = self._http.send(
+            h11.Response(status_code=response.status, reason=HTTPStatus(response.status).phrase, headers=headers)
+        )
         if self._head is None or self._head.method != b"HEAD":
             data += self._http.send(h11.Data(data=response.body))
         data += self._http.send(h11.EndOfMessage())
@@ -338,7 +341,7 @@ class Connection:
         self._after, self._left = answer.after, answer.limit
         self._enter(Phase.STREAMING)
         self._listen()
-        self._send(self._http.send(h11.Response(status_code=200, headers=headers)))
+        self._send(self._http.send(h11.Response(status_code=200, reason=HTTPStatus.OK.phrase, headers=headers)))
         self.wake()
 
     def _pump(self) -> None:

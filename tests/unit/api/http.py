@@ -15,6 +15,7 @@ class Reply:
         response = HTTPResponse(sock, method=method)
         response.begin()
         self.status = response.status
+        self.phrase = response.reason
         self.headers = response.headers
         self.body = response.read()
         response.close()
