@@ -110,14 +110,21 @@ def test_listening_socket_can_be_handed_over(directory: Path) -> None:
 def test_running_out_of_descriptors_passes(serve: Serve) -> None:
     """The server waits until it can accept again, without spinning and without forgetting its listener."""
     service = serve(Limits())
-    with service.connect() as sock:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def connect_and_run_out() -> socket.socket:
+        # On the loop's thread, so that nothing is accepted before nothing can be.
+        sock = service.connect()
         lowest_free = os.dup(sock.fileno())
         os.close(lowest_free)
-        try:
-            service.on_loop(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard)))
-            service.until(lambda: not service.server.accepting)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        return sock
+
+    try:
+        sock = service.on_loop(connect_and_run_out)
+        service.until(lambda: not service.server.accepting)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with sock:
         sock.sendall(request_bytes("GET", "/v1/live"))
         assert Reply(sock).status == 200
