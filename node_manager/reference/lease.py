@@ -91,7 +91,8 @@ class FileLease:
         self._file = GuardedFile(path, writer=writer)
         self._boot_id = boot_id
         self._clock = clock
-        self._missing_since_ns: int | None = None
+        self._missing: tuple[int, int] | None = None
+        """Highest term and time when the record was first found missing: a higher term since then begins anew."""
 
     def look(self) -> Free | Taken | Unknown:
         """See LeaseStore."""
@@ -112,10 +113,8 @@ class FileLease:
                 raw = self._file.read()
                 record = _decode(raw)
                 highest = self._highest(record)
-                if record is None and highest > 0 and not self._waited_out(before_ns, lease_ns):
+                if record is None and highest > 0 and not self._waited_out(highest, before_ns, lease_ns):
                     return Unknown(reason=f"lease record {self._file.path} has vanished: waiting for one lease to pass")
-                if record is not None:
-                    self._missing_since_ns = None
                 valid = record is not None and self._valid(record, before_ns)
                 if record is not None and valid and record.holder != holder:
                     return _taken(record)
@@ -127,7 +126,6 @@ class FileLease:
                     boot_id=self._boot_id,
                 )
                 if self._replace(raw, new):
-                    self._missing_since_ns = None
                     return Held(term=new.term, valid_until_ns=new.valid_until_ns)
             except (OSError, ValueError) as error:
                 return self._unreadable(error)
@@ -171,10 +169,11 @@ class FileLease:
     def _valid(self, record: LeaseRecord, now_ns: int) -> bool:
         return record.boot_id == self._boot_id and now_ns < record.valid_until_ns
 
-    def _waited_out(self, now_ns: int, lease_ns: int) -> bool:
-        if self._missing_since_ns is None:
-            self._missing_since_ns = now_ns
-        return now_ns - self._missing_since_ns >= lease_ns
+    def _waited_out(self, highest: int, now_ns: int, lease_ns: int) -> bool:
+        """Whether no lease has been granted for as long as one lasts. Whoever ends such a wait raises the term."""
+        if self._missing is None or self._missing[0] != highest:
+            self._missing = (highest, now_ns)
+        return now_ns - self._missing[1] >= lease_ns
 
     def _unreadable(self, error: Exception) -> Unknown:
         return Unknown(reason=f"cannot use lease record {self._file.path}: {error}")
