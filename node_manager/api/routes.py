@@ -33,7 +33,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE",
 _WHO_MAY = (
     "root and members of group xce-admin may change this node, and outside systemd the user that its agent runs as"
 )
-_COMPONENT_VERBS = (Verb.START, Verb.STOP, Verb.RESTART)
+_COMPONENT_VERBS = (Verb.START, Verb.STOP, Verb.RESTART, Verb.RELOAD_COMPONENT)
 _HOST_VERBS = (Verb.DRAIN, Verb.UNDRAIN, Verb.DECOMMISSION, Verb.RECOMMISSION)
 _NAME = "{name}"
 

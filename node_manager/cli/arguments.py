@@ -119,7 +119,10 @@ def parser() -> argparse.ArgumentParser:
     wait.add_argument("--for", dest="goal", required=True, metavar="GOAL", help=f"{', '.join(GOALS)} or state=NAME")
     wait.add_argument("--timeout", type=parse_duration_ns, default="60s", metavar="TIME", help="default 60s")
     wait.add_argument("component", metavar="COMPONENT", nargs="?", help="the whole node where it is left out")
-    command("reload", "read the configuration again")
+    reload = command("reload", "have the node manager, or a component, read its configuration again")
+    reload.add_argument(
+        "component", metavar="COMPONENT", nargs="?", help="as its role file says; else the node manager"
+    )
     return main
 
 

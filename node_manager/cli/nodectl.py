@@ -60,6 +60,8 @@ class Nodectl:
                 return self._change("/v1/maintenance", enable=arguments.switch == "on")
             case "wait":
                 return self._wait()
+            case "reload" if arguments.component:
+                return self._change(f"/v1/components/{_quoted(arguments.component)}/reload", arguments.component)
             case "reload":
                 return self._change("/v1/reload")
             case verb:

@@ -41,6 +41,8 @@ _YES_NO = {True: "yes", False: "no", None: "?"}
 _COMPONENT_FACTS = "component."
 """Facts that the table of components shows already."""
 _MAINTENANCE = "node.maintenance"
+_ROUTINE = ("probe", "stop, unless the lease is renewed")
+"""What comes next again and again as long as all is well: `why` shows it, the table would only be noisy."""
 
 
 def render(body: dict[str, Any], screen: Screen) -> list[str]:
@@ -109,8 +111,8 @@ def _components(components: list[dict[str, Any]], moments: Moments, screen: Scre
             one_line(component["pid"]) or "-",
             "-" if component.get("uptime_ns") is None else duration(component["uptime_ns"]),
             one_line(component["restarts"]),
-            one_line(component["reason"]),
-            moments.next(component["next"]),
+            _reason(component),
+            _next(component, moments),
         ]
         for component in components
     ]
@@ -132,6 +134,21 @@ def _components(components: list[dict[str, Any]], moments: Moments, screen: Scre
         if component["ready"] is not True and any(text not in line for text in texts)
     ]
     return [*table, *([""] if unabridged else []), *unabridged]
+
+
+def _reason(component: dict[str, Any]) -> str:
+    """Why it is so; where all is as configured, what the component itself says."""
+    said = one_line(component.get("status_text"))
+    if said and component["ready"] and component["rule"] == "configured":
+        return said
+    return one_line(component["reason"])
+
+
+def _next(component: dict[str, Any], moments: Moments) -> str:
+    following = component["next"]
+    if component["ready"] and following is not None and following["what"] in _ROUTINE:
+        return ""
+    return moments.next(following)
 
 
 def _reason_and_next(rows: list[list[str]]) -> tuple[list[str], list[str]]:

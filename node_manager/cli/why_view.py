@@ -79,8 +79,9 @@ def _claim(claim: dict[str, Any], moments: Moments) -> str:
     text = f"{one_line(claim['rule'])}: {one_line(claim['reason'])}"
     if claim["by"]:
         text += f"; by {one_line(claim['by'])}"
-    when = _local(claim["at"]) if claim["at"] else moments.clock(claim["since_ns"])
-    return f"{text}; since {when}"
+    if claim["at"]:
+        return f"{text}; since {_local(claim['at'])}"
+    return text if claim["since_ns"] is None else f"{text}; since {moments.clock(claim['since_ns'])}"
 
 
 def _probe(probe: dict[str, Any], moments: Moments) -> str:

@@ -429,3 +429,19 @@ def test_status_starts_quickly() -> None:
     assert "node_manager.cli.status_view" in modules
     heavy = {"asyncio", "dataclasses", "datetime", "h11", "http.client", "inspect", "pathlib", "pydantic", "shutil"}
     assert modules & (heavy | {"structlog", "typing", "urllib.parse", "yaml"}) == set()
+
+
+def test_reload_of_a_component(service: Service, run: Run) -> None:
+    """With a name, it is the component that is to read its configuration again."""
+    assert run("reload", "worker").status == 0
+    assert service.backend.reloads == []
+    assert [(request.verb, request.component) for request in service.backend.requests] == [
+        (Verb.RELOAD_COMPONENT, "worker")
+    ]
+
+
+def test_why_without_a_beginning(service: Service, run: Run) -> None:
+    """A rule that has always held is shown without a time."""
+    claim = {"rule": "configured", "reason": "configured", "since_ns": None, "by": None, "at": None}
+    service.backend.reasons["worker"] = why_body("worker", claims=[claim])
+    assert "configured: configured\n" in run("why", "worker").out

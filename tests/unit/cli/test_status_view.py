@@ -214,3 +214,13 @@ def test_watch_on_a_real_terminal(service: Service) -> None:
     frame = shown.split(b"\x1b[H")[1]
     assert frame.count(b"\n") == 19
     assert b"\x1b[1mnode-0042\x1b[0m" in frame
+
+
+def test_a_healthy_component_is_quiet() -> None:
+    """Where all is well the table shows what the component says of itself, and no next probe or lease."""
+    routine = {"what": "stop, unless the lease is renewed", "at_ns": NOW_NS + S}
+    healthy = component("scheduler", next=routine, status_text="12 jobs queued")
+    line = next(line for line in text(status_body(healthy)).splitlines() if line.startswith("scheduler"))
+    assert line.endswith("12 jobs queued")
+    unready = component("scheduler", next=routine, status_text="12 jobs queued", ready=False)
+    assert "stop, unless the lease is renewed" in text(status_body(unready))
