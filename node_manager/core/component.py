@@ -140,7 +140,13 @@ class _Turn(Ladder):
 
     def start_asked(self) -> None:
         self.state = replace(
-            self.state, forced=True, hold=None, gave_up=None, starts=(), failures=0, not_before_ns=self.now
+            self.state,
+            forced=self.state.want.up,
+            hold=None,
+            gave_up=None,
+            starts=(),
+            failures=0,
+            not_before_ns=self.now,
         )
         if self.state.run is None:
             self.rest()
@@ -204,6 +210,8 @@ class _Turn(Ladder):
         self.log("component.adopted", generation=found.generation, pid=found.pid)
         self.enter(State.RUNNING if run.passed_startup else State.STARTING, "adopted")
         self.act_on_probes()
+        if not self.state.want.up and not self.state.want.held:
+            self.stop(Aim.DOWN, self.state.want.reason)
 
     # --- a run begins ---------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class Verb(Enum):
     DECOMMISSION = "decommission"
     RECOMMISSION = "recommission"
     MAINTENANCE = "maintenance"
-    RELOAD_COMPONENT = "reload-component"
+    RELOAD_COMPONENT = "reload"
 
 
 class Outcome(Enum):

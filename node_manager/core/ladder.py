@@ -7,6 +7,7 @@ when. Both live for one call of `component.step`.
 from dataclasses import replace
 
 from node_manager.core.actions import Action, CancelPreStart, KillTree, Log, Signal
+from node_manager.core.facts import is_leased
 from node_manager.core.run import Phase, Run
 from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, ComponentSpec, KillScope
 from node_manager.core.states import TRANSITIONS, Aim, ComponentState, State, rule_of
@@ -108,7 +109,8 @@ class Ladder(Work):
     def extend(self, run: Run, extend_ns: int | None) -> None:
         """Give a stop more time (EXTEND_TIMEOUT_USEC): never a leased component's, never beyond the bound."""
         deadline_ns, stop_by_ns = self.state.deadline_ns, self.state.stop_by_ns
-        if extend_ns is None or self.state.state is not State.STOPPING or run.lease_until_ns is not None:
+        leased = run.lease_until_ns is not None or any(is_leased(fact) for fact in self.spec.run_while)
+        if extend_ns is None or leased or self.state.state is not State.STOPPING:
             return
         assert deadline_ns is not None
         assert stop_by_ns is not None

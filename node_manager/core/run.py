@@ -82,10 +82,10 @@ def begin(spec: ComponentSpec, run: Run, now: int) -> Run:
 
 
 def after_startup(spec: ComponentSpec, run: Run, now: int) -> Run:
-    """Return the run with readiness and liveness armed: they wait for the startup probe (kubelet)."""
+    """Return the run with readiness and liveness armed instead of the startup probe, for which they wait (kubelet)."""
     readiness = None if spec.readiness is None else probes.begin(spec.readiness, run.started_ns, now)
     liveness = None if spec.liveness is None else probes.begin(spec.liveness, run.started_ns, now)
-    return judge(spec, replace(run, passed_startup=True, readiness=readiness, liveness=liveness), now)
+    return judge(spec, replace(run, passed_startup=True, startup=None, readiness=readiness, liveness=liveness), now)
 
 
 def rearm(old: ComponentSpec, spec: ComponentSpec, run: Run, now: int) -> Run:

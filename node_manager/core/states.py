@@ -101,7 +101,8 @@ class ComponentState:
     """When this state does something by itself: ends its delay, kills, kills again."""
     stop_by_ns: int | None = None
     """The last instant to which a stop may be extended."""
-    want: Want = field(default=Want(up=False, rule=Rule.CONFIGURED, reason="not decided yet"))
+    want: Want = field(default=Want(up=False, rule=Rule.CONFIGURED, reason="not decided yet", held=True))
+    """At first nothing is decided: what is adopted is left alone until it is."""
     want_since_ns: int = 0
     forced: bool = False
     """A start that was asked for is to be carried out: delay, limit and maintenance do not count."""
