@@ -9,7 +9,7 @@ from node_manager.reference.clock import NS_PER_S, boottime_ns
 from node_manager.reference.httpwire import HttpError, Request, RequestParser, problem, render
 from node_manager.reference.lines import Connection, Message, listen
 from node_manager.reference.link import code_of, is_ok
-from node_manager.reference.loop import EXIT_OK, MAX_WAIT_NS, Context
+from node_manager.reference.loop import EXIT_OK, MAX_WAIT_NS, Context, publish_port
 from node_manager.reference.settings import Address
 
 MAX_CLIENTS = 64
@@ -31,10 +31,7 @@ class ApiServer:
         self._sock = listen(context.settings.http)
         self._exchanges: set[_Exchange] = set()
         address = Address(*self._sock.getsockname()[:2])
-        state = context.settings.state_path
-        if state is not None:
-            state.mkdir(mode=0o750, parents=True, exist_ok=True)
-            (state / "apiserver.port").write_text(f"{address.port}\n", encoding="ascii")
+        publish_port(context, address.port)
         context.loop.watch(self._sock.fileno(), selectors.EVENT_READ, self._accept)
         context.client.set_ready(True)
         context.client.set_status(f"serving http://{address}")

@@ -14,7 +14,7 @@ from node_manager.reference.election import Election, Stance, claim_slot
 from node_manager.reference.guarded import write_whole
 from node_manager.reference.lease import FileLease
 from node_manager.reference.lines import Connection, LineServer, Message
-from node_manager.reference.loop import EXIT_OK, Context, StartError
+from node_manager.reference.loop import EXIT_OK, Context, StartError, publish_port
 from node_manager.reference.register import Refused
 from node_manager.reference.requests import Requests
 
@@ -62,7 +62,7 @@ class Controller:
             raise StartError(
                 f"cannot stand as {holder!r}: another process does; give each its own XCE_REF_HOLDER"
             ) from None
-        write_whole(state_dir / "controller.port", f"{self._server.address.port}\n".encode())
+        publish_port(context, self._server.address.port)
         self._stood_down = state_dir / f"controller-{zlib.crc32(holder.encode()):08x}.standby"
         self.election = Election(
             FileLease(lease_path, boot_id=read_boot_id(), writer=holder),

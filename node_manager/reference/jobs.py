@@ -79,7 +79,7 @@ class Jobs:
                 self._end(job, "ended while no worker ran")
         if self._living:
             self._journal.say(f"took over {len(self._living)} jobs that an earlier worker left")
-        self._save()
+        self._save_or_say()
 
     def start(self, job: str, seconds: float) -> str:
         """Start a job; returns why that cannot be, or nothing. A job that runs or has run is not started again."""

@@ -17,6 +17,7 @@ from typing import Protocol
 from node_manager.heartbeat.client import HeartbeatClient
 from node_manager.reference.clock import NS_PER_MS, NS_PER_S, boottime_ns
 from node_manager.reference.faults import Faults
+from node_manager.reference.guarded import write_whole
 from node_manager.reference.journal import Journal
 from node_manager.reference.settings import Settings, SettingsError
 
@@ -26,7 +27,7 @@ MAX_WAIT_NS = 60 * NS_PER_S
 EXIT_OK = 0
 EXIT_USAGE = 2
 EXIT_FAILED = 70
-"""EX_SOFTWARE of sysexits.h: an error of its own, or the fault `crash-after`."""
+"""EX_SOFTWARE of sysexits.h: the fault `crash-after`."""
 EXIT_UNAVAILABLE = 71
 """EX_OSERR: it cannot have its address, its slot or its files."""
 EXIT_FENCED = 75
@@ -85,6 +86,18 @@ class Context:
         self.client = client
         self.loop = loop
         self.journal = Journal(name)
+
+
+def publish_port(context: Context, port: int) -> None:
+    """Write `NAME.port` into the state directory, for whoever let the kernel choose. Not having it stops nobody."""
+    state_dir = context.settings.state_path
+    if state_dir is None:
+        return
+    try:
+        state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        write_whole(state_dir / f"{context.name}.port", f"{port}\n".encode())
+    except OSError as error:
+        context.journal.say(f"cannot write the port file: {error}")
 
 
 class Component(Protocol):
