@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from node_manager.core import facts
-from node_manager.core.events import ConfigFailed, ConfigLoaded, Found, Past
+from node_manager.core.events import ConfigFailed, ConfigLoaded, Found
 from node_manager.core.happenings import Adopted, RestartAsked, Updated
-from node_manager.core.nodestate import Member, NodePhase
+from node_manager.core.nodestate import Member, NodePhase, remember
 from node_manager.core.ordering import Plan, digest_differs, index, plan_change, process_digest
 from node_manager.core.spec import ComponentSpec, KillScope, NodeSpec, StopSpec
 from node_manager.core.states import ComponentState
@@ -27,7 +27,8 @@ def loaded(turn: Turn, event: ConfigLoaded) -> None:
     plan = plan_change({name: member.spec for name, member in turn.members.items()}, event.spec)
     turn.node = replace(turn.node, spec=event.spec, phase=NodePhase.RUNNING, config_error=event.warning)
     before = {name: turn.members[name].state.generation for name in plan.restarted}
-    _apply(turn, plan, event)
+    turn.node = replace(turn.node, past=remember(turn.node.past, *event.past))
+    _apply(turn, plan, event.spec)
     for found in event.found:
         _adopt(turn, found)
     _reindex(turn)
@@ -62,11 +63,11 @@ def _identity_changed(turn: Turn, spec: NodeSpec) -> str | None:
     )
 
 
-def _apply(turn: Turn, plan: Plan, event: ConfigLoaded) -> None:
-    for wanted in event.spec.components:
+def _apply(turn: Turn, plan: Plan, spec: NodeSpec) -> None:
+    for wanted in spec.components:
         old = turn.members.get(wanted.name)
         if old is None:
-            turn.members[wanted.name] = Member(spec=wanted, state=_newcomer(turn, wanted.name, event.past))
+            turn.members[wanted.name] = Member(spec=wanted, state=_newcomer(turn, wanted.name))
             continue
         turn.members[wanted.name] = replace(old, spec=wanted, removed=False)
         if wanted != old.spec:
@@ -76,10 +77,10 @@ def _apply(turn: Turn, plan: Plan, event: ConfigLoaded) -> None:
     turn.node = replace(turn.node, kept_holds=())
 
 
-def _newcomer(turn: Turn, name: str, pasts: tuple[Past, ...]) -> ComponentState:
+def _newcomer(turn: Turn, name: str) -> ComponentState:
     """Return the state of a component that this agent has not seen yet: its generations and a hold go on."""
     state = ComponentState(since_ns=turn.now, want_since_ns=turn.now)
-    past = next((past for past in pasts if past.component == name), None)
+    past = turn.node.past.get(name)
     if past is not None:
         # Something left has a generation above 0, whatever was recorded.
         generation = max(past.generation, 1) if past.left else past.generation

@@ -43,7 +43,7 @@ def check_component(spec: ComponentSpec, state: ComponentState) -> None:
         _check_idle(spec, state)
         return
     assert state.generation > 0, "a run has a generation"
-    assert state.gave_up is None or state.aim is not Aim.NONE, "what was given up does not run"
+    assert state.gave_up is None or run.phase is Phase.TREE, "what was given up does not run"
     assert (run.pid is not None) == (run.phase is Phase.LIVE), "a pid is known exactly while the main process exists"
     if run.phase is Phase.LIVE:
         stopping = state.state in {State.STOPPING, State.KILLING}

@@ -6,7 +6,7 @@ from enum import Enum
 
 from node_manager.core import latches
 from node_manager.core.durable import DurableFacts, Latch
-from node_manager.core.events import HostState, KeptHold
+from node_manager.core.events import HostState, KeptHold, Past
 from node_manager.core.facts import HOST_PREFIX, FactTable
 from node_manager.core.ordering import Index
 from node_manager.core.spec import NS_PER_S, ComponentSpec, DrainSpec, NodeSpec
@@ -15,6 +15,10 @@ from node_manager.core.writeback import Writeback
 
 DRAIN_RESERVE_NS = 5 * NS_PER_S
 """Part of a drain's time that is kept for stopping and for the last report (SCENARIOS 16)."""
+
+
+MAX_PAST = 1024
+"""Bound on components remembered after they left the configuration: far above the components of any host."""
 
 
 class NodePhase(Enum):
@@ -48,6 +52,8 @@ class NodeState:
     table: FactTable = field(default_factory=FactTable)
     writeback: Writeback = field(default_factory=Writeback)
     kept_holds: tuple[KeptHold, ...] = ()
+    past: Mapping[str, Past] = field(default_factory=dict)
+    """What is known of components of this boot that are no members now: their generations go on if they return."""
     config_error: str | None = "no configuration yet"
     wall_offset_ns: int = 0
     drain_done: frozenset[str] = frozenset()
@@ -72,6 +78,12 @@ class NodeState:
     def host_state(self) -> HostState:
         """Where the host stands now."""
         return latches.host_state(self.writeback.in_force)
+
+
+def remember(past: Mapping[str, Past], *more: Past) -> dict[str, Past]:
+    """Return what is known of components that are no members, the oldest forgotten beyond the bound."""
+    found = {**past, **{one.component: one for one in more}}
+    return dict(list(found.items())[-MAX_PAST:])
 
 
 def drain_of(spec: ComponentSpec) -> DrainSpec | None:

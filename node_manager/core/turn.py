@@ -10,10 +10,11 @@ from node_manager.core import claims, component, facts, latches
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, Finish, Log, Reply, SendLevels, WriteFacts
 from node_manager.core.durable import DurableFacts
+from node_manager.core.events import Past
 from node_manager.core.happenings import ComponentEvent, Wanted
 from node_manager.core.intent import Want
 from node_manager.core.latches import Change
-from node_manager.core.nodestate import NodePhase, NodeState, drain_of
+from node_manager.core.nodestate import NodePhase, NodeState, drain_of, remember
 from node_manager.core.writeback import Pending
 
 MAX_ROUNDS_PER_MEMBER = 32
@@ -98,6 +99,9 @@ class Turn:
         member = self.members[name]
         if member.removed and member.state.run is None:
             del self.members[name]
+            state = member.state
+            past = Past(component=name, generation=state.generation, restarts=state.restarts, left=state.litter)
+            self.node = replace(self.node, past=remember(self.node.past, past))
             self.log("component.removed", name)
 
     def _finish(self) -> None:

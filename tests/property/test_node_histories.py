@@ -37,6 +37,8 @@ from tests.unit.core.world import World
 
 _RANDOM = "XCE_RANDOM" in os.environ
 NAMES = tuple(one.name for one in ALL)
+COMPONENT_VERBS = (Verb.START, Verb.STOP, Verb.RESTART, Verb.RELOAD_COMPONENT)
+HOST_VERBS = tuple(verb for verb in Verb if verb not in COMPONENT_VERBS)
 TIMES = st.sampled_from((0, S // 10, S, 4 * S, 13 * S, 70 * S))
 TERMS = st.sampled_from((None, 0, 1, 1, 2, 2, 3, 5))
 UNTIL = st.sampled_from((None, -1 * S, 1 * S, 8 * S, 20 * S, 59 * S, 90 * S))
@@ -191,15 +193,18 @@ class Histories(RuleBasedStateMachine):
 
     # --- operators
 
-    @rule(
-        verb=st.sampled_from(Verb),
-        name=st.sampled_from((None, None, "nobody", *NAMES, *NAMES)),
-        enable=st.booleans(),
-        deadline=TIMES,
-    )
-    def operator_says(self, verb: Verb, name: str | None, enable: bool, deadline: int) -> None:
+    @rule(verb=st.sampled_from(HOST_VERBS), enable=st.booleans(), deadline=TIMES)
+    def operator_says_of_the_host(self, verb: Verb, enable: bool, deadline: int) -> None:
         deadline_ns = self.world.now + deadline if deadline else None
-        self.world.command(verb, name, enable=enable, deadline_ns=deadline_ns, reason="because")
+        self.world.command(verb, enable=enable, deadline_ns=deadline_ns, reason="because")
+
+    @rule(verb=st.sampled_from(COMPONENT_VERBS), name=st.sampled_from(NAMES))
+    def operator_says_of_a_component(self, verb: Verb, name: str) -> None:
+        self.world.command(verb, name)
+
+    @rule(verb=st.sampled_from(Verb), name=st.sampled_from((None, "nobody", "worker")))
+    def operator_says_anything(self, verb: Verb, name: str | None) -> None:
+        self.world.command(verb, name)
 
     @precondition(lambda self: self.alive())
     @rule(name=st.sampled_from(NAMES), verbs=st.lists(st.sampled_from((Verb.START, Verb.STOP)), min_size=1, max_size=4))
@@ -278,9 +283,12 @@ class Histories(RuleBasedStateMachine):
         if really:
             self.world.reboot()
 
-    @rule()
-    def all_is_well_for_a_moment(self) -> None:
+    @rule(seconds=st.integers(0, 3))
+    def all_is_well_for_a_while(self, seconds: int) -> None:
         self.world.kindly()
+        for _ in range(seconds):
+            self.world.advance(S)
+            self.world.kindly()
 
     def teardown(self) -> None:
         """Once faults cease, everything comes to rest where it belongs; every command was answered; all repeats."""

@@ -64,6 +64,7 @@ class Books:
     def __init__(self, disk: DurableFacts | None, now: int = T0) -> None:
         self.now = now
         self.disk = DurableFacts() if disk is None else disk
+        self.configured: dict[str, ComponentSpec] = {}
         self.mains: dict[str, Main] = {}
         self.spawns: dict[str, Spawn] = {}
         self.checks: dict[str, RunPreStart] = {}
@@ -95,7 +96,7 @@ class Books:
         return Main(
             generation=action.generation,
             pid=1_000 + action.generation,
-            spec=action.spec,
+            spec=self.configured.get(action.component, action.spec),
             born=action.spec,
             terms=self.terms.pop(action.component),
         )

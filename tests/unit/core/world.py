@@ -103,6 +103,8 @@ class World(Books):
             highest = tuple(old.table.highest.items())
         if unreadable is not None:
             self.disk = DurableFacts()
+        assert self.spec is not None
+        self.configured = {new.name: new for new in self.spec.components}
         self.deliver(
             Booted(
                 boot_id=f"boot-{self.boot}",
@@ -113,7 +115,6 @@ class World(Books):
                 highest_terms=highest,
             )
         )
-        assert self.spec is not None
         found = tuple(self._found(name, main, None if record_lost else old) for name, main in self.mains.items())
         past = tuple(
             Past(component=name, generation=generation, left=bool(self.litter.get(name)))
@@ -174,9 +175,9 @@ class World(Books):
     def reload(self, spec: NodeSpec, **fields: Any) -> list[Action]:
         """Another configuration."""
         self.spec = spec
-        for new in spec.components:
-            if new.name in self.mains:
-                self.mains[new.name].spec = new
+        self.configured = {new.name: new for new in spec.components}
+        for name, main in self.mains.items():
+            main.spec = self.configured.get(name, main.spec)
         return self.deliver(ConfigLoaded(spec=spec, **fields))
 
     # --- events ---------------------------------------------------------------------------------------------------
