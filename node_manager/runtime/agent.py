@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -43,7 +44,9 @@ from node_manager.core.events import (
     ConfigLoaded,
     Event,
     Exited,
+    KeptHold,
     Notified,
+    Past,
     SpawnFailed,
     Stalled,
     StopNode,
@@ -145,6 +148,7 @@ class Agent:
             log_dir=settings.log_dir,
             nonce=nonce,
             warn=lambda text: log.warning("agent.warning", detail=text),
+            ending=self._last_words,
         )
         self.heartbeats = HeartbeatServer(
             loop,
@@ -413,19 +417,21 @@ class Agent:
         for text in (stored.note, note):
             if text:
                 log.warning("agent.warning", detail=text)
+        findings = adoption.find(
+            kept, Markers(nonce=self._nonce, runtime_dir=self.settings.runtime_dir), _expected_uid(spec)
+        )
         self.post(
             Booted(
                 boot_id=self.boot_id,
                 facts=stored.facts,
                 unreadable=stored.unreadable,
                 leases=kept.leases,
-                holds=kept.holds,
+                holds=(*kept.holds, *self._ambiguous(findings)),
                 highest_terms=kept.highest_terms,
             )
         )
-        findings = adoption.find(
-            kept, Markers(nonce=self._nonce, runtime_dir=self.settings.runtime_dir), _expected_uid(spec)
-        )
+        for name, _count in findings.leftovers:
+            self.processes.look_everywhere(name)
         adopted = []
         for proven in findings.proven:
             found = proven.found
@@ -439,10 +445,23 @@ class Agent:
             ConfigLoaded(
                 spec=spec,
                 found=tuple(adopted),
+                past=_past(kept, findings),
                 command_id=ids[0] if ids else None,
                 warning=warning,
             )
         )
+
+    def _ambiguous(self, findings: adoption.Findings) -> list[KeptHold]:
+        """Hold what several processes claim to be: none is signalled or started until an operator says so."""
+        proven = {item.found.component for item in findings.proven}
+        holds = []
+        for item in findings.ambiguous:
+            pids = ", ".join(str(pid) for pid in item.pids)
+            log.warning("agent.ambiguous", component=item.component, pids=pids)
+            if item.component not in proven:
+                reason = f"ambiguous: each of the processes {pids} could be it; end the wrong ones, then start it"
+                holds.append(KeptHold(component=item.component, reason=reason, since_ns=boottime_ns()))
+        return holds
 
     def _note_trouble(self, path: Path, trouble: str | None) -> None:
         """Note that a file cannot be written, or can be again."""
@@ -464,6 +483,16 @@ class Agent:
         if made != self._recorded:
             self._recorded = made
             self._writer.write_record(self._encoder.encode(made))
+
+
+def _past(kept: record.RuntimeRecord, findings: adoption.Findings) -> tuple[Past, ...]:
+    """Return what is known of earlier runs, and of which of them something is left that nobody is in charge of."""
+    ambiguous = {item.component for item in findings.ambiguous}
+    left = {name for name, _count in findings.leftovers if name not in ambiguous}
+    known = {past.component: past for past in kept.past}
+    for name in left:
+        known.setdefault(name, Past(component=name, generation=0))
+    return tuple(replace(past, left=name in left) for name, past in known.items())
 
 
 def _expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:

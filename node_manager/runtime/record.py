@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from node_manager.core.events import Found, KeptHold, KeptLease
+from node_manager.core.events import Found, KeptHold, KeptLease, Past
 from node_manager.runtime import kernel
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
@@ -42,6 +42,8 @@ class RuntimeRecord:
     nonce: str
     agent_pid: int = 0
     processes: tuple[Kept, ...] = ()
+    past: tuple[Past, ...] = ()
+    """Every component, with or without a process: its generations go on from there."""
     leases: tuple[KeptLease, ...] = ()
     holds: tuple[KeptHold, ...] = ()
     highest_terms: tuple[tuple[str, int], ...] = ()
@@ -69,6 +71,7 @@ class Encoder:
                 "agent_pid": record.agent_pid,
                 "leases": [_flat(lease) for lease in record.leases],
                 "holds": [_flat(hold) for hold in record.holds],
+                "past": [_flat(past) for past in record.past],
                 "highest_terms": record.highest_terms,
             }
         )
@@ -97,6 +100,7 @@ def decode(data: bytes) -> RuntimeRecord:
         processes=tuple(_kept(entry) for entry in _list(body, "processes")),
         leases=tuple(_object(KeptLease, entry, "leases") for entry in _list(body, "leases")),
         holds=tuple(_object(KeptHold, entry, "holds") for entry in _list(body, "holds")),
+        past=tuple(_object(Past, entry, "past") for entry in _list(body, "past")),
         highest_terms=_checked(tuple[tuple[str, int], ...], body.get("highest_terms"), "highest_terms"),
     )
 
@@ -144,13 +148,13 @@ def _list(body: dict[str, Any], key: str) -> list[Any]:
 @cache
 def _hints(name: str) -> dict[str, Any]:
     """The fields' types, worked out once; by name, because a type variable is no key for mypy."""
-    return get_type_hints({cls.__name__: cls for cls in (Found, KeptLease, KeptHold)}[name])
+    return get_type_hints({cls.__name__: cls for cls in (Found, KeptLease, KeptHold, Past)}[name])
 
 
 def _object(cls: type[T], data: dict[str, Any], at: str) -> T:
     """A flat frozen value from a JSON object."""
     values: dict[str, Any] = {}
-    for field in fields(cls):  # type: ignore[arg-type]  # T is one of three dataclasses
+    for field in fields(cls):  # type: ignore[arg-type]  # T is one of four dataclasses
         if field.name in data:
             values[field.name] = _checked(_hints(cls.__name__)[field.name], data[field.name], f"{at}.{field.name}")
         elif field.default is MISSING:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from node_manager.core.events import Found, KeptHold, KeptLease
+from node_manager.core.events import Found, KeptHold, KeptLease, Past
 from node_manager.core.nodestate import Member, NodeState
 from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
@@ -30,6 +30,10 @@ class Recorder:
                 Kept(found=self._found(node.members[process.component], process), start_ticks=process.start_ticks)
                 for process in running
                 if process.component in node.members
+            ),
+            past=tuple(
+                Past(component=name, generation=member.state.generation, restarts=member.state.restarts)
+                for name, member in node.members.items()
             ),
             leases=tuple(
                 KeptLease(

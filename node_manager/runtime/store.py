@@ -150,9 +150,9 @@ class Store:
 
         Blocks for as long as the disk takes.
         """
-        seq = self._seq + 1
-        text = _encode(seq, facts)
         primary, spare = _read(self._primary), _read_spare(self._spare)
+        seq = 1 + max(self._seq, *(slot.seq for slot in (primary, spare) if isinstance(slot, _Whole)), 0)
+        text = _encode(seq, facts)
         if self._must_promote(primary, spare):
             self._sync_file(self._spare)
             self._promote()

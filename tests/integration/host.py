@@ -1,16 +1,18 @@
 """One host of a test: an agent with its own directories and ports, run as its users run it."""
 
 import contextlib
-import itertools
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import yaml
 
@@ -30,14 +32,26 @@ _ENTRIES = {
     "xce-nodectl": "node_manager.cli.nodectl",
     "xce-reference": "node_manager.reference.__main__",
 }
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw") or 0)
-_PORTS = itertools.count(21000 + 1000 * _WORKER)
-"""Below the ephemeral range, and each test worker has its own: nobody else takes a port between choice and use."""
+_PORTS = iter(range(21000, 30000))
+"""Below the ephemeral range: the kernel gives none of these away between choice and use."""
+_taken: list[IO[str]] = []
+"""Locks of the ports that this process has, until it ends."""
 
 
 def free_port() -> int:
-    """Return a port that no other test has."""
-    return next(_PORTS)
+    """Return a port that no other test has, in this or any other test run on this machine."""
+    for port in _PORTS:
+        claim = (Path(tempfile.gettempdir()) / f"xce-test-port-{port}").open("a")
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        _taken.append(claim)
+        return port
+    raise AssertionError("every port is taken")
 
 
 def wait_until(look: Callable[[], T], what: str, bound_s: float = BOUND_S) -> T:

@@ -98,6 +98,25 @@ def test_a_grandchild_that_hides_is_cleared_before_the_respawn(make_host: Make, 
     assert exits == ["killed by signal 9 (SIGKILL)"]
 
 
+def test_what_a_dead_component_left_is_cleared_by_the_next_agent(make_host: Make, place: Path) -> None:
+    """The main process dies while no agent runs, and its grandchild keeps the lock: cleared before the start."""
+    lock = place / "lock"
+    child = f"setsid flock -n {lock} sleep 300 & wait $!"
+    keeper = {"command": ["/bin/sh", "-c", f"flock -n {lock} true || exit 7; {child}"]}
+    host = make_with(make_host, keeper=keeper)
+    host.start()
+    pid = host.wait_for("keeper", state="running")["pid"]
+    wait_until(lambda: _locked(lock), "the grandchild has the lock")
+    host.kill_agent()
+    os.kill(pid, signal.SIGKILL)
+    assert _locked(lock)
+    host.start()
+    found = host.wait_for("keeper", state="running", ready=True)
+    assert found["generation"] > 1
+    wait_until(lambda: _locked(lock), "the new run has the lock")
+    assert [event for event in host.events() if event["event"] == "component.exited"] == []
+
+
 def test_sigterm_ignored_is_answered_with_sigkill_in_time(make_host: Make) -> None:
     """What ignores its stop signal is killed when the time is over, and the stop is complete."""
     deaf = {"command": ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"], "stop": {"timeout_s": 0.3}}
