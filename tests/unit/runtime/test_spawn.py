@@ -75,7 +75,8 @@ def test_a_signal_of_the_agent_handler_does_not_run_in_the_child() -> None:
     assert seen == [signal.SIGUSR1] * 20
 
 
-def test_an_agent_without_standard_descriptors_starts_children(tmp_path: Path) -> None:
+@pytest.mark.parametrize("log_fd", [0, 1, 2])
+def test_an_agent_without_standard_descriptors_starts_children(tmp_path: Path, log_fd: int) -> None:
     """With 0, 1 and 2 closed in the agent, the child still has three and its own failure is still reported."""
     code = """
 import os, sys
@@ -84,7 +85,10 @@ from node_manager.runtime.spawn import LaunchError, LaunchPlan, launch
 out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
 out = os.dup2(out, 20)
 os.closerange(0, 10)
-log = os.open(sys.argv[1] + ".log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)  # becomes 0
+for number in range(int(sys.argv[2])):
+    os.open("/dev/null", os.O_RDONLY)
+log = os.open(sys.argv[1] + ".log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+assert log == int(sys.argv[2])
 account = Accounts().find(None)
 plan = LaunchPlan(
     command=("/bin/sh", "-c", "cat; echo out; echo err >&2"), environment=(), account=account, output_fd=log
@@ -96,7 +100,7 @@ try:
 except LaunchError as error:
     os.write(out, str(error).encode())
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "out"), str(log_fd)], check=True, timeout=60)
     assert (tmp_path / "out.log").read_text() == "out\nerr\n"
     assert (tmp_path / "out").read_text() == "cannot execute /nowhere: No such file or directory (ENOENT)"
 
