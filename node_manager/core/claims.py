@@ -105,7 +105,7 @@ def condition_until_ns(node: NodeState, spec: ComponentSpec, now: int) -> int | 
 def _configured(member: Member) -> Claim:
     if member.removed:
         return Claim(rule=Rule.CONFIGURED, reason="removed from the configuration")
-    return Claim(rule=Rule.CONFIGURED, reason="configured")
+    return Claim(rule=Rule.CONFIGURED, reason="the configuration wants it")
 
 
 def _claim_host(node: NodeState, spec: ComponentSpec, claims: list[Claim]) -> None:

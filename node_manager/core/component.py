@@ -90,7 +90,7 @@ class _Turn(Ladder):
                 self.end_run()
             case ProbeDone() if run.phase is Phase.LIVE:
                 self.set_run(runs.answered(self.spec, run, event))
-                self.act_on_probes()
+                self.act_on_probes(before=run)
             # What a process says before its spawn was answered counts: it may say hello within microseconds.
             case Beat() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
                 self.set_run(runs.heard(run, event, self.now))
@@ -316,11 +316,12 @@ class _Turn(Ladder):
 
     # --- a run is judged ------------------------------------------------------------------------------------------
 
-    def act_on_probes(self) -> None:
+    def act_on_probes(self, *, before: Run | None = None) -> None:
+        """Judge the run. `before` is the run before an answer that is in it already; None: nothing was answered."""
         run = self.state.run
         if run is None or run.phase is not Phase.LIVE or self.state.state not in WATCHED:
             return
-        before = runs.failed(self.spec, run)
+        known = runs.failed(self.spec, before or run)
         run = runs.judge(self.spec, run, self.now)
         if self.state.state is State.STARTING and runs.startup_passed(run):
             run = runs.after_startup(self.spec, run, self.now)
@@ -338,7 +339,7 @@ class _Turn(Ladder):
                 )
             )
         failed = runs.failed(self.spec, run)
-        if failed is not None and before is None:
+        if failed is not None and known is None:
             self.log("component.probe_failed", probe=failed[0].value, detail=failed[2].detail, pid=run.pid)
         why = runs.must_restart(self.spec, run)
         if why is not None and self.state.want.up and not self.state.want.patient:

@@ -38,6 +38,10 @@ class Main:
     """As it was when the process was started."""
     terms: dict[str, int] = field(default_factory=dict)
     """Terms of the leased facts it was started under, as far as it can be known from outside."""
+    lease_until_ns: int | None = None
+    """End of its lease as it stands in its environment."""
+    record_lost: bool = False
+    """No agent knows any more what was stated while it ran."""
     kill_by_ns: int | None = None
     """SIGKILL must have come by then: it was told to stop."""
     extend_to_ns: int = 0
@@ -99,6 +103,7 @@ class Books:
             spec=self.configured.get(action.component, action.spec),
             born=action.spec,
             terms=self.terms.pop(action.component),
+            lease_until_ns=action.lease_valid_until_ns,
         )
 
     def carry_out(self, action: Action) -> None:
@@ -224,9 +229,18 @@ class Books:
         for main in self.mains.values():
             if main.kill_by_ns is not None and self.now >= main.kill_by_ns:
                 assert main.killed, f"{main.spec.name} is killed when its stop has run out of time"
-            for fact, term in main.terms.items():
-                promised = self.promised.get(fact, {})
-                follows = f"{fact}.term" not in main.spec.restart_on_change
-                ends = [until for under, until in promised.items() if under == term or (follows and under > term)]
-                if ends and self.now >= max(ends) - LEASE_MARGIN_NS:
-                    assert main.killed, f"{main.spec.name} was killed before its lease ended"
+            ends = [end for end in self._ends(main) if end is not None]
+            if ends and self.now >= min(ends) - LEASE_MARGIN_NS:
+                assert main.killed, f"{main.spec.name} was killed before its lease ended"
+
+    def _ends(self, main: Main) -> list[int | None]:
+        """Return when each lease of the process ends, as far as its agent can know."""
+        if main.record_lost:
+            return [main.lease_until_ns]
+        found = []
+        for fact, term in main.terms.items():
+            follows = f"{fact}.term" not in main.spec.restart_on_change
+            promised = self.promised.get(fact, {}).items()
+            ends = [until for under, until in promised if under == term or (follows and under > term)]
+            found.append(max(ends, default=None))
+        return found

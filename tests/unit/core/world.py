@@ -125,6 +125,7 @@ class World(Books):
             # What no validity is known of is nothing that was stated: the world forgets it with the record.
             self.stated, self.current, self.promised = {}, {}, {}
         for main in self.mains.values():
+            main.record_lost = main.record_lost or record_lost
             main.kill_by_ns = None
             main.killed = False
         self.deliver(ConfigLoaded(spec=self.spec, found=found, past=past))
@@ -141,6 +142,7 @@ class World(Books):
             stop_signal=main.spec.stop.signal,
             stop_timeout_ns=main.spec.stop.timeout_ns,
             stop_tree=main.spec.stop.kill_scope is KillScope.TREE,
+            lease_until_ns=main.lease_until_ns,
         )
         if member is None or run is None or member.state.generation != main.generation:
             return base
@@ -288,7 +290,8 @@ class World(Books):
 
     def clearable(self) -> list[str]:
         """Components whose tree is being killed and may be gone now."""
-        return [name for name, newest in self.kills.items() if name not in self.mains]
+        alive = {name: main.generation for name, main in self.mains.items()}
+        return [name for name, newest in self.kills.items() if alive.get(name, newest + 1) > newest]
 
     def probed(self, index: int, outcome: Outcome = Outcome.OK) -> list[Action]:
         """A probe under way is answered."""
@@ -387,7 +390,8 @@ class World(Books):
 
     def calm(self) -> bool:
         """Nothing is under way."""
-        return not (self.spawns or self.checks or self.writes or self.kills) and all(
+        under_way = self.spawns or self.checks or self.writes or self.kills or self.state.writeback.pending
+        return not under_way and all(
             member.state.state in {State.STOPPED, State.EXITED, State.FAILED}
             or (member.state.state is State.RUNNING and member.state.ready is True)
             for member in self.state.members.values()
@@ -400,8 +404,11 @@ class World(Books):
             if self.calm() and (self.finished or not self.stopping):
                 return
             self.advance(2 * S)
-        stuck = {name: (m.state.state, m.state.want) for name, m in self.state.members.items()}
-        raise AssertionError(f"something is stuck: {stuck}")
+        stuck = {name: (member.state.state.value, member.state.ready) for name, member in self.state.members.items()}
+        raise AssertionError(
+            f"something is stuck: {stuck}, in flight {[*self.spawns, *self.checks, *self.kills]}, "
+            f"{len(self.state.writeback.pending)} changes pending, finished: {self.finished}"
+        )
 
     def replay(self) -> None:
         """Identical events give identical actions."""
