@@ -5,7 +5,6 @@ the same as an earlier recent one of the same component, but for figures that di
 place with a higher `count` instead of a place of its own.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -31,32 +30,45 @@ class History:
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
         self._max = max_entries
-        self._entries: OrderedDict[_Key, dict[str, Any]] = OrderedDict()
-        self._added_ns: dict[_Key, int] = {}
         self._seq = 0
+        self._entries: dict[int, dict[str, Any]] = {}
+        """By sequence number, so in order."""
+        self._keys: dict[int, _Key] = {}
+        self._latest: dict[_Key, tuple[int, int]] = {}
+        """Sequence number and time of the entry that a repeat would replace."""
         self._wakes: list[Callable[[], None]] = []
 
     def add(self, log: Log, wall_ns: int) -> dict[str, Any]:
         """Add what the core logged at `wall_ns` (nanoseconds since the epoch) and return the entry."""
         self._seq += 1
         fields = {name: _bounded(value) for name, value in log.fields}
-        key: _Key = (log.event, log.component, *((name, fields[name]) for name in fields if name not in VARYING))
         entry: dict[str, Any] = {"seq": self._seq, "at": _iso(wall_ns), "event": log.event, "component": log.component}
         entry.update(fields)
-        if log.event.startswith(NEVER_COLLAPSED) or wall_ns - self._added_ns.get(key, wall_ns) > COLLAPSE_WITHIN_NS:
-            key = (*key, self._seq)
-        before = self._entries.pop(key, None)
-        if before is not None:
-            entry["count"] = before.get("count", 1) + 1
-            entry["first_at"] = before.get("first_at", before["at"])
-        self._entries[key] = entry
-        self._added_ns[key] = wall_ns
+        if not log.event.startswith(NEVER_COLLAPSED):
+            key: _Key = (log.event, log.component, *((name, fields[name]) for name in fields if name not in VARYING))
+            self._collapse(key, entry, wall_ns)
+        self._entries[self._seq] = entry
         if len(self._entries) > self._max:
-            oldest, _ = self._entries.popitem(last=False)
-            del self._added_ns[oldest]
+            self._forget(next(iter(self._entries)))
         for wake in tuple(self._wakes):
             wake()
         return entry
+
+    def _collapse(self, key: _Key, entry: dict[str, Any], wall_ns: int) -> None:
+        """Let the entry take the place of one that says the same, where there is a recent one."""
+        seq, added_ns = self._latest.get(key, (0, wall_ns))
+        if seq and wall_ns - added_ns <= COLLAPSE_WITHIN_NS:
+            before = self._forget(seq)
+            entry["count"] = before.get("count", 1) + 1
+            entry["first_at"] = before.get("first_at", before["at"])
+        self._keys[self._seq] = key
+        self._latest[key] = (self._seq, wall_ns)
+
+    def _forget(self, seq: int) -> dict[str, Any]:
+        key = self._keys.pop(seq, None)
+        if key is not None and self._latest[key][0] == seq:
+            del self._latest[key]
+        return self._entries.pop(seq)
 
     def after(self, seq: int, limit: int) -> list[dict[str, Any]]:
         """Return the oldest `limit` entries whose `seq` is greater than `seq`."""

@@ -1,0 +1,105 @@
+"""From the core's state to the runtime record and back."""
+
+from dataclasses import replace
+
+from node_manager.core import node as core
+from node_manager.core.durable import DurableFacts
+from node_manager.core.events import Beat, Booted, ConfigLoaded, Exited, ExitStatus, Found, Leadership, Spawned
+from node_manager.core.nodestate import NodeState
+from node_manager.core.spec import NS_PER_S, ComponentSpec, ExitMeaning, HostSpec, KillScope, NodeSpec, StopSpec
+from node_manager.runtime.process import ProcessRecord
+from node_manager.runtime.recording import Recorder
+
+CONTROLLER = ComponentSpec(name="controller", role="m", command=("c",), states=("controller.primary",))
+SCHEDULER = ComponentSpec(
+    name="scheduler",
+    role="m",
+    command=("s",),
+    run_while=("controller.primary",),
+    restart_on_change=("controller.primary.term",),
+    stop=StopSpec(timeout_ns=NS_PER_S, kill_scope=KillScope.TREE),
+    exit_status=((78, ExitMeaning.HOLD),),
+)
+SPEC = NodeSpec(host=HostSpec(name="h"), roles=("m",), components=(CONTROLLER, SCHEDULER))
+
+
+def running() -> NodeState:
+    """Return a node whose controller is primary and whose scheduler runs under its lease."""
+    state, now = NodeState(), 1000
+    for event in (
+        Booted(boot_id="b", facts=DurableFacts()),
+        ConfigLoaded(spec=SPEC),
+        Spawned(component="controller", generation=1, pid=10),
+        Beat(
+            component="controller",
+            generation=1,
+            hello=True,
+            interval_ns=NS_PER_S,
+            leadership=Leadership.PRIMARY,
+            term=7,
+            valid_until_ns=20 * NS_PER_S,
+        ),
+        Spawned(component="scheduler", generation=1, pid=11),
+    ):
+        now += 1000
+        state, _ = core.step(state, event, now)
+    return state
+
+
+def processes(*names: str) -> tuple[ProcessRecord, ...]:
+    return tuple(
+        ProcessRecord(component=name, generation=1, pid=pid, start_ticks=99, started_ns=5)
+        for name, pid in (("controller", 10), ("scheduler", 11))
+        if name in names
+    )
+
+
+def test_a_successor_is_told_all_that_it_needs() -> None:
+    """Process, generation, readiness, terms, lease, leased facts: an adopted scheduler keeps its right to run."""
+    made = Recorder(boot_id="b", nonce="n", agent_pid=1).record(running(), processes("controller", "scheduler"))
+    found = {kept.found.component: kept.found for kept in made.processes}
+    assert found["scheduler"].terms == (("controller.primary", 7),)
+    assert found["scheduler"].lease_until_ns == 20 * NS_PER_S
+    assert found["scheduler"].ready is True
+    assert found["scheduler"].stop_tree is True
+    assert [(lease.fact, lease.term, lease.valid_until_ns) for lease in made.leases] == [
+        ("controller.primary", 7, 20 * NS_PER_S)
+    ]
+    assert made.highest_terms == (("controller.primary", 7),)
+    # The successor itself: nothing is started, nothing is stopped.
+    state, _ = core.step(
+        NodeState(),
+        Booted(boot_id="b", facts=DurableFacts(), leases=made.leases, highest_terms=made.highest_terms),
+        NS_PER_S,
+    )
+    state, actions = core.step(state, ConfigLoaded(spec=SPEC, found=tuple(found.values())), NS_PER_S)
+    assert {type(action).__name__ for action in actions} <= {"Log", "SendLevels"}
+    assert {name: member.state.generation for name, member in state.members.items()} == {
+        "controller": 1,
+        "scheduler": 1,
+    }
+
+
+def test_a_process_that_the_core_has_not_heard_of_yet_is_recorded_too() -> None:
+    """Between fork and Spawned the record names the process already."""
+    state = running()
+    newer = replace(processes("scheduler")[0], generation=2, pid=12)
+    made = Recorder(boot_id="b", nonce="n", agent_pid=1).record(state, (newer,))
+    assert made.processes[0].found == Found(
+        component="scheduler",
+        pid=12,
+        generation=2,
+        started_ns=5,
+        spec_digest=made.processes[0].found.spec_digest,
+        stop_timeout_ns=NS_PER_S,
+        stop_tree=True,
+    )
+
+
+def test_a_final_exit_and_every_past_are_recorded() -> None:
+    """What ended for good does not run again under the next agent, and generations go on."""
+    event = Exited(component="scheduler", generation=1, status=ExitStatus(code=78), left=0)
+    state, _ = core.step(running(), event, 2 * NS_PER_S)
+    made = Recorder(boot_id="b", nonce="n", agent_pid=1).record(state, processes("controller"))
+    assert [hold.component for hold in made.holds] == ["scheduler"]
+    assert {past.component: past.generation for past in made.past} == {"controller": 1, "scheduler": 1}
