@@ -94,13 +94,17 @@ class Helpers:
         self._numbers = count(1)
         self._runs: dict[int, HelperRun] = {}
         """By pid of the helper, while it is not reaped."""
+        self._open: set[HelperRun] = set()
+        """Everything that still holds a descriptor or a timer: its tree may outlive the helper itself."""
 
     def run(
         self, plan: HelperPlan, done: Callable[[HelperResult], None], released: Callable[[], None] | None = None
     ) -> "HelperRun":
         """Start a run. Never raises: `done` is called once in any case, and never before this returns."""
         mark = f"{os.getpid()}.{next(self._numbers)}"  # the pid: a successor counts from 1 again
-        return HelperRun(self, plan, mark, done, released)
+        made = HelperRun(self, plan, mark, done, released)
+        self._open.add(made)
+        return made
 
     def owns(self, pid: int) -> bool:
         """Whether this child is a helper's: its status is not for others to take."""
@@ -120,9 +124,13 @@ class Helpers:
 
     def close(self) -> None:
         """Kill what is under way; no results follow. Whoever reaps orphans, or init, gets the zombies."""
-        for run in list(self._runs.values()):
+        for run in list(self._open):
             run.abandon()
         self._runs.clear()
+
+    def closed(self, run: "HelperRun") -> None:
+        """The run holds nothing any more."""
+        self._open.discard(run)
 
 
 class HelperRun:
@@ -327,6 +335,7 @@ class HelperRun:
             os.close(self._output_fd)
             self._output_fd = -1
         self._helpers.trees.forget(self._owner)
+        self._helpers.closed(self)
 
 
 def _one_line(output: bytes) -> str:

@@ -1,6 +1,7 @@
 """A loop, an event list and real processes for the tests of the runtime."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import sys
@@ -21,7 +22,6 @@ from node_manager.runtime.procfs import ProcFs
 
 BOUND_S = 30.0
 """Far more than anything here takes, even on a busy machine."""
-NONCE = "0123456789abcdef0123456789abcdef"
 _LOOK_S = 0.01
 T = TypeVar("T", bound=Event)
 
@@ -44,6 +44,8 @@ class Rig:
         self.log_dir = directory / "log"
         self.runtime_dir.mkdir(exist_ok=True)
         self.log_dir.mkdir(exist_ok=True)
+        # Its own, because tests run side by side; the same for a second agent in this directory.
+        self.nonce = hashlib.sha256(str(directory).encode()).hexdigest()[:32]
         self.loop = asyncio.new_event_loop()
         self.events: list[Event] = []
         self.warnings: list[str] = []
@@ -53,7 +55,7 @@ class Rig:
             jitter=lambda: 7,
             runtime_dir=self.runtime_dir,
             log_dir=self.log_dir,
-            nonce=NONCE,
+            nonce=self.nonce,
             warn=self.warnings.append,
             **options,
         )
@@ -61,7 +63,7 @@ class Rig:
 
     @property
     def markers(self) -> Markers:
-        return Markers(nonce=NONCE, runtime_dir=self.runtime_dir)
+        return Markers(nonce=self.nonce, runtime_dir=self.runtime_dir)
 
     def run_until(self, condition: Callable[[], object], what: str = "the condition") -> None:
         """Turn the loop until the condition holds; fails after BOUND_S."""

@@ -12,7 +12,7 @@ from node_manager.core.events import Exited, ExitStatus, Found, TreeEmpty
 from node_manager.runtime.adoption import Findings, find
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.record import Kept, RuntimeRecord
-from tests.unit.runtime.rig import NONCE, Rig, alive, kill, python, shell, stranger
+from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
 AGENT = """
@@ -61,12 +61,9 @@ def killed_agent(
             process.kill()
 
 
-def record(*kept: Kept) -> RuntimeRecord:
-    return RuntimeRecord(boot_id="b", nonce=NONCE, processes=kept)
-
-
 def search(rig: Rig, *kept: Kept, uid: int | None = None) -> Findings:
-    return find(record(*kept), rig.markers, lambda _component: os.getuid() if uid is None else uid)
+    record = RuntimeRecord(boot_id="b", nonce=rig.nonce, processes=kept)
+    return find(record, rig.markers, lambda _component: os.getuid() if uid is None else uid)
 
 
 def test_a_recorded_process_is_adopted_and_watched(rig: Rig) -> None:

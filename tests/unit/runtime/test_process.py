@@ -21,11 +21,11 @@ from node_manager.core.events import (
 from node_manager.core.spec import CommandSpec, LimitsSpec, LogSink
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.procfs import ProcFs
-from tests.unit.runtime.rig import NONCE, Rig, alive, kill, python, shell, stranger
+from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
 
 NS = 1_000_000_000
 DOUBLE_FORK = """
-import os, sys, time
+import os, time
 if os.fork():
     os.wait()
     print("main", flush=True)
@@ -33,8 +33,6 @@ if os.fork():
 os.setsid()
 if os.fork():
     os._exit(0)
-if "clean" in sys.argv:
-    os.execve("/bin/sleep", ["sleep", "1000"], {})
 print(os.getpid(), flush=True)
 time.sleep(1000)
 """
@@ -60,7 +58,7 @@ def test_a_component_gets_its_environment_from_scratch(rig: Rig, monkeypatch: py
         "XCE_COMPONENT": "comp",
         "XCE_GENERATION": "3",
         "XCE_MAIN_PID": str(pid),
-        "XCE_NODE_NONCE": NONCE,
+        "XCE_NODE_NONCE": rig.nonce,
         "XCE_HEARTBEAT_SOCKET": str(rig.runtime_dir / "heartbeat.sock"),
         "NOTIFY_SOCKET": str(rig.runtime_dir / "notify" / "comp.sock"),
         "XCE_TERM": "4",
@@ -464,6 +462,30 @@ def test_kill_tree_leaves_a_running_check_to_its_own_bound(rig: Rig) -> None:
     assert rig.wait_for(HelperDone).detail == "exited with status 4: done"
 
 
+def test_closing_lets_go_of_what_is_being_cleared(rig: Rig) -> None:
+    """A check that has exited, while what it left is being killed, holds nothing after close."""
+    helper = CommandSpec(
+        command=shell(f"sleep 1000 & echo $$ $! >pids; until test -e gate; do sleep 0.01; done"), timeout_ns=100 * NS
+    )
+    rig.processes.run_pre_start(
+        RunPreStart(
+            component="comp",
+            generation=1,
+            spec=rig.spec(("/bin/true",), working_directory=str(rig.directory)),
+            command=helper,
+        )
+    )
+    pids = rig.directory / "pids"
+    rig.run_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    own, left = map(int, pids.read_text().split())
+    (rig.directory / "gate").touch()
+    while rig.processes.helpers.owns(own):
+        rig.turn()
+    rig.processes.close()
+    rig.run_until(lambda: not alive(left))
+    assert not rig.of(PreStartDone)
+
+
 def test_closing_kills_helpers(rig: Rig) -> None:
     """A check under way does not outlive the agent: nobody would read its result."""
     helper = CommandSpec(command=shell(f"echo $$ >{rig.directory}/pid; sleep 1000"), timeout_ns=100 * NS)
@@ -486,7 +508,9 @@ def test_a_child_that_hangs_before_its_command_is_killed(rig: Rig) -> None:
         os.kill(rig.processes.snapshot()[0].pid, signal.SIGCONT)  # it was faster
         rig.run_until(lambda: not rig.processes.snapshot())
         marker.unlink(missing_ok=True)
+    pid = rig.processes.snapshot()[0].pid
     failed = rig.wait_for(SpawnFailed)
+    rig.run_until(lambda: not alive(pid))
     assert failed.reason.startswith("cannot execute /usr/bin/touch: not begun within 5 s, a file system hangs")
     rig.start(("/bin/true",), generation=1000)
     assert not marker.exists()
