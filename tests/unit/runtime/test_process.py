@@ -465,7 +465,7 @@ def test_kill_tree_leaves_a_running_check_to_its_own_bound(rig: Rig) -> None:
 def test_closing_lets_go_of_what_is_being_cleared(rig: Rig) -> None:
     """A check that has exited, while what it left is being killed, holds nothing after close."""
     helper = CommandSpec(
-        command=shell(f"sleep 1000 & echo $$ $! >pids; until test -e gate; do sleep 0.01; done"), timeout_ns=100 * NS
+        command=shell("sleep 1000 & echo $$ $! >pids; until test -e gate; do sleep 0.01; done"), timeout_ns=100 * NS
     )
     rig.processes.run_pre_start(
         RunPreStart(
