@@ -120,7 +120,8 @@ def _claim_host(node: NodeState, spec: ComponentSpec, claims: list[Claim]) -> No
             claims.append(
                 Claim(rule=rule, reason=f"it is not known whether this host is decommissioned: {record.doubt}")
             )
-        elif latch is not None:
+        else:
+            assert latch is not None, "what has been reached was latched"
             claims.append(_latch_claim(rule, latch))
     if drain_of(spec) is not None and not any(claim.rule is Rule.DRAINED for claim in claims):
         claims.extend(_drain_claims(node, spec))

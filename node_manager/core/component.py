@@ -218,7 +218,7 @@ class _Turn(Ladder):
     def rest(self) -> None:
         """Decide what follows while there is no run: the one place where a component is started."""
         state, want = self.state, self.state.want
-        if state.litter and self.clears_tree():
+        if self.must_clear():
             self.clear_tree(Run(phase=Phase.TREE, started_ns=self.now), "clearing what an earlier run left behind")
         elif not want.up:
             self.idle(State.STOPPED, want.reason)
@@ -291,7 +291,7 @@ class _Turn(Ladder):
         )
 
     def checked(self, run: Run, event: PreStartDone) -> None:
-        if self.state.aim is not Aim.NONE or not self.state.want.up:
+        if self.state.aim is not Aim.NONE or not self.state.want.up or self.must_clear():
             self.end_run()
         elif event.ok:
             self.spawn()
@@ -381,7 +381,7 @@ class _Turn(Ladder):
             self.state = replace(self.state, not_before_ns=self.now)
         self.actions.append(EndRun(component=self.spec.name, generation=self.state.generation))
         self.state = replace(self.state, litter=event.left != 0)
-        if self.state.litter and self.clears_tree():
+        if self.must_clear():
             self.clear_tree(run, f"{how}; clearing what it left behind")
         else:
             self.end_run()
@@ -403,24 +403,16 @@ class _Turn(Ladder):
     # --- time -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        at = self.state.deadline_ns
-        if at is not None and self.now >= at:
-            match self.state.state:
-                case State.BACKOFF:
-                    self.rest()
-                    return
-                case State.STOPPING:
-                    self.kill(f"{self.state.reason}; did not stop in time")
-                    return
-                case State.KILLING:
-                    self.kill_again()
-                    return
-                case State.STOPPED | State.STARTING | State.RUNNING | State.EXITED | State.FAILED:
-                    # None of these sets a deadline: see `invariants.check_component`.
-                    raise AssertionError(self.state.state)
-                case _ as never:
-                    assert_never(never)
-        self.act_on_probes()
+        at, state = self.state.deadline_ns, self.state.state
+        if at is None or self.now < at:
+            self.act_on_probes()
+        elif state is State.BACKOFF:
+            self.rest()
+        elif state is State.STOPPING:
+            self.kill(f"{self.state.reason}; did not stop in time")
+        else:
+            assert state is State.KILLING, "no other state has a deadline"
+            self.kill_again()
 
 
 def _changed_terms(

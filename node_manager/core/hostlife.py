@@ -64,12 +64,11 @@ def participants(members: Mapping[str, Member]) -> list[str]:
 
 def end_drain_if_complete(turn: Turn) -> None:
     """Make the host drained once nothing that takes part in the drain has anything left to do."""
-    latch = latches.ruling_latch(turn.node.in_force)
-    if latch is None or turn.node.host_state is not HostState.DRAINING:
+    if turn.node.host_state is not HostState.DRAINING:
         return
     if any(name not in turn.node.drain_done for name in participants(turn.members)):
         return
-    turn.log("host.drained", by=latch.by)
+    turn.log("host.drained")
     record = turn.node.in_force
     if record.operator_latch is not None:
         turn.change(OperatorDrainDone())

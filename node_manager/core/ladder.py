@@ -5,6 +5,7 @@ when. Both live for one call of `component.step`.
 """
 
 from dataclasses import replace
+from typing import assert_never
 
 from node_manager.core.actions import Action, CancelPreStart, KillTree, Log, Signal
 from node_manager.core.facts import is_leased
@@ -38,8 +39,7 @@ class Work:
         if old is new and new is not State.STARTING:
             self.state = replace(self.state, reason=reason)
             return
-        if (old, new) not in TRANSITIONS:
-            raise AssertionError(old, new)
+        assert old is new or (old, new) in TRANSITIONS, (old, new)
         self.state = replace(self.state, state=new, reason=reason, since_ns=self.now)
         self.log(
             "component.state_changed",
@@ -78,8 +78,9 @@ class Ladder(Work):
             case Phase.LIVE:
                 self.signal_stop(run, reason)
             case Phase.TREE:
-                # It is being killed already.
-                pass
+                pass  # it is being killed already
+            case _ as never:
+                assert_never(never)
 
     def signal_stop(self, run: Run, reason: str) -> None:
         """Send the stop signal, and set the time for SIGKILL."""
@@ -158,3 +159,7 @@ class Ladder(Work):
         if self.spec.stop.kill_scope is KillScope.TREE:
             return True
         return self.state.want.clear_tree and not self.state.want.up
+
+    def must_clear(self) -> bool:
+        """Tell whether something is left that has to be killed before anything else may happen."""
+        return self.state.litter and self.clears_tree()

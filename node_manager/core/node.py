@@ -165,7 +165,7 @@ def _tick(turn: Turn) -> None:
     if stop_by_ns is not None and turn.now >= stop_by_ns and not turn.node.stop_bound_passed:
         turn.node = replace(turn.node, stop_bound_passed=True)
         turn.mark_all()
-    elif stop_by_ns is not None and turn.now >= stop_by_ns + UNKILLABLE_GRACE_NS:
+    elif stop_by_ns is not None and turn.now >= stop_by_ns + UNKILLABLE_GRACE_NS and not turn.node.finished:
         turn.leave_behind()
     for name, member in tuple(turn.members.items()):
         at = wake_ns(member.state)

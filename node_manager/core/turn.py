@@ -71,9 +71,7 @@ class Turn:
             assert bound > 0, "the ledger does not come to rest"
             name = next(iter(self._dirty))
             del self._dirty[name]
-            member = self.members.get(name)
-            if member is None:
-                continue
+            member = self.members[name]
             until = claims.condition_until_ns(self.node, member.spec, self.now)
             if until != member.condition_until_ns:
                 member = self.members[name] = replace(member, condition_until_ns=until)
@@ -90,15 +88,15 @@ class Turn:
     def leave_behind(self) -> None:
         """End without what even SIGKILL does not end, and say what that is."""
         left = [name for name, member in self.members.items() if member.state.run is not None]
-        if not self.node.finished:
-            self.log("agent.left_behind", components=", ".join(left))
-            self.node = replace(self.node, finished=True)
-            self.actions.append(Finish())
+        self.log("agent.left_behind", components=", ".join(left))
+        self.node = replace(self.node, finished=True)
+        self.actions.append(Finish())
 
     def _drop_if_gone(self, name: str) -> None:
         member = self.members[name]
         if member.removed and member.state.run is None:
             del self.members[name]
+            self._dirty.pop(name, None)
             state = member.state
             past = Past(component=name, generation=state.generation, restarts=state.restarts, left=state.litter)
             self.node = replace(self.node, past=remember(self.node.past, past))

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from node_manager.core import status
+from node_manager.core import node, status
 from node_manager.core.actions import KillTree, RunHelper, SendLevels, Signal
 from node_manager.core.durable import DurableFacts, Latch
-from node_manager.core.events import HelperDone, HostState, Verb, WallClock
+from node_manager.core.events import Booted, HelperDone, HostState, Verb, WallClock
 from node_manager.core.nodestate import DRAIN_RESERVE_NS
 from node_manager.core.spec import CommandSpec, DrainSpec
 from node_manager.core.states import State
@@ -171,9 +171,6 @@ def test_deadline_over_a_reboot() -> None:
 
 def test_deadline_while_there_is_no_configuration() -> None:
     """A drain whose deadline has passed does not keep a waiting agent busy."""
-    from node_manager.core import node
-    from node_manager.core.events import Booted
-
     world = World()
     latch = replace(DRAINING, boot_id="boot-1", deadline_ns=5 * S)
     world.deliver(Booted(boot_id="boot-1", facts=DurableFacts(operator_latch=latch)))
