@@ -63,9 +63,9 @@ class Ladder(Work):
         run = self.state.run
         assert run is not None
         if self.state.aim is not Aim.NONE:
-            if aim is Aim.DOWN:
-                self.state = replace(self.state, aim=Aim.DOWN)
-                self.hurry(run, reason)
+            assert aim is Aim.DOWN, "only a word that says down comes during a stop"
+            self.state = replace(self.state, aim=aim)
+            self.hurry(run, reason)
             return
         self.state = replace(self.state, aim=aim)
         match run.phase:

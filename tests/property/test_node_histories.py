@@ -324,7 +324,7 @@ def _settings(examples: int, steps: int) -> settings:
 
 def test_random_histories() -> None:
     """In short random histories every promise of the core holds (the same ones in each run)."""
-    run_state_machine_as_test(Histories, settings=_settings(40, 40))
+    run_state_machine_as_test(Histories, settings=_settings(25, 40))
 
 
 @pytest.mark.slow

@@ -333,6 +333,17 @@ def test_controller_completes_its_own_drain() -> None:
     assert world.state.in_force.controller_latch.by == "worker" if world.state.in_force.controller_latch else False
 
 
+def test_an_exit_completes_the_controllers_drain() -> None:
+    """A drain that the controller asked for is complete when the worker has exited 0 with nothing left."""
+    world = running(WORKER)
+    world.beat("worker", host_state=HostState.DRAINING, epoch=3)
+    world.exit("worker", code=0)
+    assert HostState.DRAINED is host(world)
+    world.sync()
+    assert world.disk.controller_latch is not None
+    assert "drained" == world.disk.controller_latch.state
+
+
 def test_the_more_severe_latch_rules() -> None:
     """Of the two latches the more severe one rules, the operator's where both are equal."""
     world = running(WORKER)
@@ -396,7 +407,7 @@ def test_start_during_a_stop_outlives_a_final_exit() -> None:
 def test_a_flood_of_epochs_on_a_full_disk() -> None:
     """A worker that states ever new epochs while nothing can be written does not fill the memory."""
     world = running(WORKER)
-    for epoch in range(2 * MAX_PENDING):
+    for epoch in range(MAX_PENDING + 20):
         world.beat("worker", host_state=HostState.DRAINING, epoch=epoch + 1)
         world.writes.clear()
     assert len(world.state.writeback.pending) == MAX_PENDING
