@@ -75,7 +75,7 @@ class Processes:
     (a log that cannot be opened). `ending` is told a component and a generation when the main process has ended, while
     `identify` still knows it and before Exited is posted: the time to read what it had sent. `subreaper` False: orphans
     go elsewhere, the whole process table is searched.
-    `exit_info` False: behave as before kernel 6.15, where the end of an adopted process has no status.
+    `exit_info` False: behave as where neither its zombie nor the kernel (6.15) tells how an adopted process ended.
     """
 
     def __init__(
@@ -416,16 +416,23 @@ class Processes:
 
     def _ask_status(self, main: _Main) -> ExitStatus | None:
         """How a process ended that somebody else reaps. None: asked again in a moment."""
-        status = kernel.foreign_exit_status(main.pidfd) if self._exit_info else ExitStatus()
         now_s = self._loop.time()
         if main.status_until_s is None:
             main.status_until_s = now_s + _STATUS_BOUND_S
-        if status is None and now_s >= main.status_until_s:
-            status = ExitStatus()
-        if status is None:
-            self._loop.remove_reader(main.pidfd)  # it stays readable
-            main.timer = self._loop.call_later(_STATUS_LOOK_S, self._ended, main)
-        return status
+        if not self._exit_info or now_s >= main.status_until_s:
+            return ExitStatus()
+        wait_status = self._trees.procfs.zombie_status(main.pid, main.start_ticks)
+        if wait_status is not None:
+            return kernel.exit_status(wait_status)
+        status = kernel.foreign_exit_status(main.pidfd)
+        if status is not None:
+            return status
+        found = self._trees.procfs.stat(main.pid)
+        if found is None or found.start_ticks != main.start_ticks:
+            return kernel.foreign_exit_status(main.pidfd) or ExitStatus()  # reaped; it was perhaps not a moment ago
+        self._loop.remove_reader(main.pidfd)  # it stays readable
+        main.timer = self._loop.call_later(_STATUS_LOOK_S, self._ended, main)
+        return None
 
     def _unwatch(self, main: _Main) -> None:
         self._loop.remove_reader(main.pidfd)

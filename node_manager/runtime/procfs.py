@@ -12,6 +12,10 @@ MAX_ENVIRON_BYTES = 64 * 1024
 """How much of an environment is looked at: our markers stand at its front."""
 _MAX_STAT_BYTES = 4096
 _MAX_CHILDREN_BYTES = 1024 * 1024
+_EXIT_CODE = 50
+"""Fields from `state` (3) to `exit_code` (52)."""
+_CAP_SYS_PTRACE = 1 << 19
+"""linux/capability.h"""
 _MARKER_PREFIX = b"XCE_"
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -56,6 +60,29 @@ class ProcFs:
             threads=int(fields[17]),
         )
 
+    def zombie_status(self, pid: int, start_ticks: int) -> int | None:
+        """How a process ended that nobody has reaped yet, as wait(2) encodes it; None: not a zombie, or not told.
+
+        The kernel writes 0 for those who may not know (proc_pid_stat(5), exit_code): 0 counts only where we may.
+        """
+        data = self._read(f"{self._root}/{pid}/stat", _MAX_STAT_BYTES)
+        fields = data[data.rfind(b")") + 2 :].split()
+        if len(fields) < _EXIT_CODE or fields[0] != b"Z" or int(fields[17]) > 1 or int(fields[19]) != start_ticks:
+            return None
+        status = int(fields[_EXIT_CODE - 1])
+        return status if status != 0 or self._may_inspect(pid) else None
+
+    def _may_inspect(self, pid: int) -> bool:
+        """Whether ptrace_may_access holds for a process without memory: the same ids, or CAP_SYS_PTRACE."""
+        own, other = (self._status_lines(name) for name in ("self", str(pid)))
+        if int(own.get(b"CapEff", b"0"), 16) & _CAP_SYS_PTRACE:
+            return True
+        return all(set(other.get(key, b"").split()) == {own.get(key, b"").split()[-1]} for key in (b"Uid", b"Gid"))
+
+    def _status_lines(self, name: str) -> dict[bytes, bytes]:
+        lines = self._read(f"{self._root}/{name}/status", _MAX_STAT_BYTES).splitlines()
+        return {key: value for key, _, value in (line.partition(b":") for line in lines)}
+
     def children(self, pid: int) -> list[int]:
         """Children of all threads of a process, as far as the kernel lists them."""
         found: list[int] = []
@@ -89,11 +116,8 @@ class ProcFs:
 
     def uid(self, pid: int) -> int | None:
         """Its real user, or None: gone."""
-        data = self._read(f"{self._root}/{pid}/status", _MAX_STAT_BYTES)
-        for line in data.splitlines():
-            if line.startswith(b"Uid:"):
-                return int(line.split()[1])
-        return None
+        uids = self._status_lines(str(pid)).get(b"Uid")
+        return int(uids.split()[0]) if uids else None
 
     @staticmethod
     def _read(path: str, limit: int) -> bytes:

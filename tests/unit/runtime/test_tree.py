@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,47 @@ def test_stat_is_read_whatever_the_name(tmp_path: Path) -> None:
     assert found is not None
     assert (found.ppid, found.session, found.state, found.start_ticks) == (1, 5, "S", 777)
     assert {pid: one.living for pid, one in procfs.table().items()} == {5: True, 6: False, 7: True}
+
+
+def test_a_zombie_tells_how_it_ended() -> None:
+    """Code and signal of an unreaped child are read without reaping it; a living or another process tells nothing."""
+    procfs = ProcFs()
+    for command, expected in (
+        (shell("exit 0"), 0),
+        (shell("exit 79"), 79 << 8),
+        (shell("kill -9 $$"), 9),
+    ):
+        pid = stranger(*command)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        found = procfs.stat(pid)
+        assert found is not None
+        assert expected == procfs.zombie_status(pid, found.start_ticks)
+        assert procfs.zombie_status(pid, found.start_ticks - 1) is None
+        os.waitpid(pid, 0)
+        assert procfs.zombie_status(pid, found.start_ticks) is None
+    own = procfs.stat(os.getpid())
+    assert own is not None
+    assert procfs.zombie_status(os.getpid(), own.start_ticks) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_status_that_we_may_not_know_is_not_guessed() -> None:
+    """The kernel says 0 to those who may not know: another user's zombie has no status, one's own has."""
+    code = (
+        "import os, sys; from node_manager.runtime.procfs import ProcFs\n"
+        "os.setgroups([]); os.setgid(54321); os.setuid(54321); procfs = ProcFs()\n"
+        "print(procfs.zombie_status(int(sys.argv[1]), int(sys.argv[2])))\n"
+        "pid = os.spawnv(os.P_NOWAIT, '/bin/true', ['true']); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
+        "print(procfs.zombie_status(pid, procfs.stat(pid).start_ticks))"
+    )
+    pid = stranger("/bin/true")
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    found = ProcFs().stat(pid)
+    assert found is not None
+    command = [sys.executable, "-c", code, str(pid), str(found.start_ticks)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "None\n0\n"
+    os.waitpid(pid, 0)
 
 
 def test_cannot_look_is_not_gone(tmp_path: Path) -> None:
