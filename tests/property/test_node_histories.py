@@ -331,4 +331,4 @@ def test_random_histories() -> None:
 @pytest.mark.timeout(1800)
 def test_long_random_histories() -> None:
     """In many and longer ones too. `XCE_RANDOM=1` draws new ones."""
-    run_state_machine_as_test(Histories, settings=_settings(1000, 80))
+    run_state_machine_as_test(Histories, settings=_settings(300, 80))

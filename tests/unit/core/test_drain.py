@@ -341,7 +341,7 @@ def test_an_exit_completes_the_controllers_drain() -> None:
     assert HostState.DRAINED is host(world)
     world.sync()
     assert world.disk.controller_latch is not None
-    assert "drained" == world.disk.controller_latch.state
+    assert world.disk.controller_latch.state == "drained"
 
 
 def test_the_more_severe_latch_rules() -> None:

@@ -259,7 +259,7 @@ class TestWhy:
             ("liveness", "unknown", 0),
         ]
         starting = World(node_spec(spec("web", startup=HEARTBEAT)))
-        assert [] == why(starting, "web")["probes"]
+        assert why(starting, "web")["probes"] == []
         starting.spawned("web")
         assert [probe["probe"] for probe in why(starting, "web")["probes"]] == ["startup"]
 
