@@ -77,7 +77,7 @@ class Host:
         roles: tuple[str, ...] = ("manager", "worker", "apiserver"),
         components: dict[str, Any] | None = None,
         lease: Path | None = None,
-        lease_s: float = 4.0,
+        lease_s: float = 12.0,
         controllers: list[str] | None = None,
         role_files: dict[str, dict[str, Any]] | None = None,
         instance_id: str = "i-test",

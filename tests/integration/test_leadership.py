@@ -25,7 +25,7 @@ def test_a_controller_that_comes_back_inside_its_lease_leaves_the_scheduler_alon
     make_host: Callable[..., Host],
 ) -> None:
     """Killed and restarted inside the lease, the controller is primary again under the same term."""
-    host = make_host(lease_s=12.0)
+    host = make_host()
     host.up()
     before, term = host.pids(), host.status()["facts"][0]["term"]
     assert before["controller"] is not None
@@ -39,7 +39,7 @@ def test_a_controller_that_comes_back_inside_its_lease_leaves_the_scheduler_alon
 
 def test_an_agent_that_comes_back_inside_the_lease_leaves_the_scheduler_alone(make_host: Callable[..., Host]) -> None:
     """The lease is in the runtime record: an adopted scheduler is not stopped for the agent's restart."""
-    host = make_host(lease_s=12.0)
+    host = make_host()
     host.up()
     before = host.pids()
     host.kill_agent()
@@ -48,8 +48,9 @@ def test_an_agent_that_comes_back_inside_the_lease_leaves_the_scheduler_alone(ma
     assert host.status()["facts"][0]["value"] is True
 
 
-def test_a_stopped_controller_takes_its_scheduler_along_before_the_lease_ends(host: Host) -> None:
+def test_a_stopped_controller_takes_its_scheduler_along_before_the_lease_ends(make_host: Callable[..., Host]) -> None:
     """SIGSTOP of the controller beyond its lease: the scheduler is dead before the lease that it ran under ends."""
+    host = make_host(lease_s=5.0)
     host.up()
     pid = host.pids()["controller"]
     assert pid is not None
@@ -89,6 +90,7 @@ def test_two_controllers_never_have_two_schedulers(make_host: Callable[..., Host
             name,
             roles=("manager",),
             lease=lease,
+            lease_s=5.0,
             controllers=addresses,
             instance_id=f"i-{name}",
             components={
