@@ -130,13 +130,10 @@ class _Turn(Ladder):
         elif run.phase is Phase.SPAWN or run.phase is Phase.LIVE:
             changed = _changed_terms(self.spec, run.terms, want.lease.terms)
             if changed is None:
-                until_ns = want.lease.valid_until_ns
-                if want.lease.terms == run.terms:
-                    until_ns = max(run.lease_until_ns or 0, until_ns)
-                self.set_run(replace(run, lease_until_ns=until_ns))
+                self.set_run(replace(run, lease_until_ns=want.lease.valid_until_ns))
             elif self.state.aim is Aim.NONE:
                 # The stop stays bound by the lease of the old term.
-                self.stop(Aim.RESTART if want.up else Aim.DOWN, changed)
+                self.stop(Aim.RESTART, changed)
 
     def start_asked(self) -> None:
         self.state = replace(

@@ -35,6 +35,7 @@ def check_component(spec: ComponentSpec, state: ComponentState) -> None:
     assert (run is None) == (state.state in IDLE), "a run exists exactly in the states that have one"
     assert (state.deadline_ns is not None) == (state.state in _TIMED), "nothing is stuck: timed states have a deadline"
     assert state.ready is not True or state.state is State.RUNNING, "only what runs is ready"
+    assert not (want.up and (want.held or want.clear_tree)), "what is wanted up is not wanted gone"
     assert not (state.forced and not want.up), "what is unwanted is not to be started"
     assert state.generation > 0 or not state.litter, "what was left was left by a run"
     assert len(state.starts) <= (spec.restart.limit or 0), "the history of starts is bounded"
@@ -72,7 +73,7 @@ def check_writeback(state: Writeback) -> None:
 
 def _check_idle(spec: ComponentSpec, state: ComponentState) -> None:
     want = state.want
-    clears = spec.stop.kill_scope is KillScope.TREE or (want.clear_tree and not want.up)
+    clears = spec.stop.kill_scope is KillScope.TREE or want.clear_tree
     assert not (state.litter and clears), "what may not be left behind is being killed"
     match state.state:
         case State.EXITED:

@@ -156,9 +156,7 @@ class Ladder(Work):
 
     def clears_tree(self) -> bool:
         """Tell whether nothing of its tree may outlive the main process."""
-        if self.spec.stop.kill_scope is KillScope.TREE:
-            return True
-        return self.state.want.clear_tree and not self.state.want.up
+        return self.spec.stop.kill_scope is KillScope.TREE or self.state.want.clear_tree
 
     def must_clear(self) -> bool:
         """Tell whether something is left that has to be killed before anything else may happen."""

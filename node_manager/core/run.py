@@ -52,7 +52,7 @@ class Run:
     terms: tuple[tuple[str, int], ...] = ()
     """Terms of leased facts that it was started under."""
     lease_until_ns: int | None = None
-    """Greatest validity stated for those facts under those terms; SIGKILL must be out before it."""
+    """End of the lease that it runs under, as last stated; SIGKILL must be out before it."""
     startup: ProbeState | None = None
     readiness: ProbeState | None = None
     liveness: ProbeState | None = None

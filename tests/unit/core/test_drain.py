@@ -368,6 +368,7 @@ def test_exit_status_latches_at_the_epoch_stated(code: int, epoch: int | None, s
     """A mapped exit status latches at the epoch stated in that run; without a new one it holds the component."""
     world = running(WORKER, disk=DurableFacts(epoch_seen=3, released_epoch=3))
     world.beat("worker", host_state=HostState.ACTIVE, epoch=epoch)
+    world.advance(S)
     world.exit("worker", code=code)
     assert state is host(world)
     if state is HostState.ACTIVE:
@@ -390,6 +391,29 @@ def test_fatal_exit_of_a_component_that_was_stopped() -> None:
     world = running(WORKER)
     world.command(Verb.RESTART, "worker")
     world.exit("worker", code=78)
+    assert "worker" in world.spawns
+
+
+def test_fatal_exit_of_a_component_whose_condition_ended() -> None:
+    """The same where a condition stopped it: when that holds again the component starts."""
+    world = running(WORKER, spec("mover", run_while=("component.worker.ready",), exit_status=WORKER.exit_status))
+    world.exit("worker")
+    world.exit("mover", code=78)
+    world.advance(S)
+    world.spawned("worker")
+    assert "mover" in world.spawns
+
+
+def test_undrain_while_jobs_are_being_killed() -> None:
+    """What is being killed is killed to the end, also when the word that wanted it is taken back."""
+    world = running(KILLING_WORKER)
+    world.command(Verb.DRAIN, deadline_ns=world.now + 10 * S)
+    world.advance(10 * S)
+    world.exit("worker", code=0, left=2)
+    world.command(Verb.UNDRAIN)
+    world.sync()
+    assert [KillTree(component="worker", generation=1)] == world.advance(S)
+    world.cleared("worker")
     assert "worker" in world.spawns
 
 

@@ -540,6 +540,15 @@ class TestAdoption:
         world.advance(3 * S)
         assert State.KILLING is world.component("scheduler").state
 
+    def test_scheduler_of_which_nothing_is_known(self) -> None:
+        """A leased component gets no more time to stop, also where nobody knows under which lease it runs."""
+        world = managing(term=5, for_ns=20 * S)
+        world.mains["scheduler"].lease_until_ns = None
+        world.crash(record_lost=True)
+        world.notified("scheduler", extend_ns=60 * S)
+        world.advance(5 * S)
+        assert State.KILLING is world.component("scheduler").state
+
     def test_term_changed_while_no_agent_ran(self) -> None:
         """A scheduler of an older term is restarted under the newest one."""
         world = managing(term=5)

@@ -89,7 +89,7 @@ class TestActive:
 
     def test_startup_first(self) -> None:
         """Readiness and liveness wait for the startup probe; once passed it is never asked again."""
-        machine = Machine(spec(startup=TCP, readiness=TCP, liveness=TCP))
+        machine = Machine(spec(startup=replace(TCP, period_ns=S), readiness=TCP, liveness=TCP))
         machine.want()
         actions = machine.take(Spawned(component="web", generation=1, pid=7))
         assert [action.probe for action in actions if isinstance(action, RunProbe)] == [ProbeKind.STARTUP]
