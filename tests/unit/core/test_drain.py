@@ -78,6 +78,18 @@ def test_drained(how: str) -> None:
     assert (world.replies[start].ok, world.replies[start].rule) == (False, "drained")
 
 
+def test_drained_without_a_drain() -> None:
+    """A worker that says drained while nothing is drained, or once more, completes nothing."""
+    world = running(WORKER, SIGNALLED)
+    world.beat("worker", host_state=HostState.DRAINED)
+    assert State.RUNNING is world.component("worker").state
+    world.command(Verb.DRAIN)
+    for _ in range(2):
+        world.beat("worker", host_state=HostState.DRAINED)
+    assert sum(log.event == "component.drained" for log in world.logs) == 1
+    assert HostState.DRAINING is host(world)
+
+
 def test_several_take_part() -> None:
     """The host is drained when the last of them is."""
     world = running(WORKER, SIGNALLED)

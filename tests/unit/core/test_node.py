@@ -492,6 +492,34 @@ class TestConfiguration:
         world.command(Verb.STOP, "user")
         assert State.STOPPING is world.component("user").state
 
+    def test_another_lease_than_its_own(self) -> None:
+        """What a keeper says of a lease that it is not the authority for is nothing."""
+        world = running(spec("keeper", states=("lease.p",)), spec("user", run_while=("lease.q",)))
+        said = LeaseStatement(name="q", held=True, token=1, valid_until_ns=world.now + 20 * S)
+        world.beat("keeper", leases=(said,))
+        assert not world.state.table.leased
+
+    def test_lease_renewed_during_the_check(self) -> None:
+        """A start whose check took its time begins under the lease as it is then."""
+        checked = replace(SCHEDULER, pre_start=PRE_START)
+        world = running(CONTROLLER, checked)
+        world.primary("controller", 5, 20 * S)
+        world.advance(5 * S)
+        world.primary("controller", 6, 20 * S)
+        world.checked("scheduler")
+        assert (6, world.now + 20 * S) == (
+            world.spawns["scheduler"].term,
+            world.spawns["scheduler"].lease_valid_until_ns,
+        )
+
+    def test_a_dependant_that_is_gone(self) -> None:
+        """What depended on a component and has left the configuration is looked at no more."""
+        world = running(DB, APP)
+        world.reload(node_spec(DB))
+        world.exit("app")
+        world.exit("db")
+        assert states(world) == {"db": "backoff"}
+
     def test_stop_while_a_lease_is_held_elsewhere(self) -> None:
         """A component that must not run while a lease is held starts when that lease ends by itself."""
         keeper, ersatz = spec("keeper", states=("lease.p",)), spec("ersatz", stop_when=("lease.p",))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node_manager.core.actions import KillTree
+from node_manager.core.actions import KillTree, Signal
 from node_manager.core.durable import DurableFacts, Latch
 from node_manager.core.events import Beat, Command, Exited, ExitStatus, HostState, Leadership, Outcome, Verb, WallClock
 from node_manager.core.ladder import UNKILLABLE_RECHECK_NS
@@ -315,6 +315,15 @@ class TestStops:
         world = running(WEB)
         assert [a for a in told(world.deliver(stop(world))) if a != "SendLevels"] == ["WriteFacts", "Signal 15"]
         assert [KillTree(component="web", generation=1)] == world.advance(10 * S)
+
+    def test_sigterm_ignored_by_a_worker(self) -> None:
+        """Under kill scope `process` SIGKILL goes to the main process alone."""
+        world = running(WORKER)
+        world.command(Verb.STOP, "worker")
+        assert [Signal(component="worker", generation=1, signal=9)] == world.advance(10 * S)
+        world.exit("worker", signal=9, left=2)
+        assert State.STOPPED is state_of(world, "worker")
+        assert not world.kills
 
     def test_unkillable(self) -> None:
         """What survives SIGKILL is named so, rechecked, and nothing is started over it."""
