@@ -1,0 +1,208 @@
+"""A cluster: hosts, the lease store, the controllers' register of hosts, the network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from node_manager.core.events import HostState, Verb
+from node_manager.core.spec import (
+    ComponentSpec,
+    DrainSpec,
+    ExitMeaning,
+    HeartbeatCheck,
+    HostSpec,
+    KillScope,
+    NodeSpec,
+    OnFailure,
+    ProbeSpec,
+    StopSpec,
+    TcpCheck,
+)
+from tests.simulation import faults as fault_kinds
+from tests.simulation.faults import Fault, Rates
+from tests.simulation.host import Host
+from tests.simulation.invariants import Invariants
+from tests.simulation.leasestore import Grant, LeaseStore
+from tests.simulation.programs import CLOCK_RATE_BOUND
+from tests.simulation.world import NS_PER_MS, NS_PER_S, World
+
+LEASE_TTL_NS = 30 * NS_PER_S
+MAX_DELAY_NS = 2 * NS_PER_S
+"""Longest delay of a message that is not lost."""
+SETTLE_NS = 300 * NS_PER_S
+"""How long after the last fault everything must be as its facts call for: two delays at their cap, a lease, a start-up
+probe of 60 s, and a stop."""
+
+
+@dataclass(slots=True)
+class Assumptions:
+    """What DESIGN 5 assumes. Each can be broken, to show that it is needed."""
+
+    fuse: bool = True
+    clock_rates: bool = True
+    """Clock rates differ by at most rho."""
+    kill_works: bool = True
+    """SIGKILL is effective."""
+    store_keeps_leases: bool = True
+    authority_keeps_promise: bool = True
+    """A controller never states more than its lease."""
+
+
+def manager_components() -> tuple[ComponentSpec, ...]:
+    """Return the components of a manager host, as its role file describes them."""
+    controller = ComponentSpec(
+        name="controller",
+        role="manager",
+        command=("controller",),
+        states=("controller.primary",),
+        readiness=ProbeSpec(check=TcpCheck(port=7011), period_ns=30 * NS_PER_S),
+        liveness=ProbeSpec(check=HeartbeatCheck(), on_failure=OnFailure.REPORT),
+        stop=StopSpec(timeout_ns=10 * NS_PER_S),
+    )
+    scheduler = ComponentSpec(
+        name="scheduler",
+        role="manager",
+        command=("scheduler",),
+        after=("controller",),
+        run_while=("controller.primary",),
+        restart_on_change=("controller.primary.term",),
+        startup=ProbeSpec(check=HeartbeatCheck(), period_ns=NS_PER_S, failure_threshold=60),
+        liveness=ProbeSpec(check=HeartbeatCheck()),
+        stop=StopSpec(timeout_ns=5 * NS_PER_S),
+    )
+    return controller, scheduler
+
+
+def worker_components() -> tuple[ComponentSpec, ...]:
+    """Return the component of a worker host."""
+    worker = ComponentSpec(
+        name="worker",
+        role="worker",
+        command=("worker",),
+        states=("host.draining", "host.drained", "host.decommissioned"),
+        stop_when=("host.decommissioned",),
+        exit_status=((78, ExitMeaning.HOLD), (79, ExitMeaning.DECOMMISSIONED)),
+        drain=DrainSpec(),
+        startup=ProbeSpec(check=HeartbeatCheck(), period_ns=NS_PER_S, failure_threshold=60),
+        readiness=ProbeSpec(check=HeartbeatCheck()),
+        liveness=ProbeSpec(check=HeartbeatCheck()),
+        stop=StopSpec(timeout_ns=5 * NS_PER_S, kill_scope=KillScope.PROCESS),
+    )
+    return (worker,)
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        managers: int = 3,
+        workers: int = 4,
+        assumptions: Assumptions | None = None,
+        keep_all: bool = False,
+    ) -> None:
+        self.world = World(seed, keep_all=keep_all)
+        self.assumptions = assumptions or Assumptions()
+        self.faults = Rates()
+        self.store = LeaseStore(self.world, LEASE_TTL_NS)
+        self.store.trusts_time = self.assumptions.store_keeps_leases
+        self.cut: set[str] = set()
+        self.register_of: dict[tuple[str, int], tuple[HostState, int]] = {}
+        self.invariants = Invariants(self)
+        self.world.after_event = self.invariants.check
+        rates = self.world.rng("rates")
+        bound = CLOCK_RATE_BOUND if self.assumptions.clock_rates else 0.3
+        self.hosts: list[Host] = []
+        for number in range(managers + workers):
+            manager = number < managers
+            components = manager_components() if manager else worker_components()
+            name = f"m{number}" if manager else f"w{number - managers}"
+            spec = NodeSpec(
+                host=HostSpec(name=name, instance_id=f"i-{name}"),
+                roles=("manager" if manager else "worker",),
+                components=components,
+            )
+            self.hosts.append(Host(self, name, spec, rate=1.0 + rates.uniform(-bound, bound)))
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, plan: list[Fault], until_ns: int) -> None:
+        """Run with faults until `until_ns`, then without until everything must have settled; check that it has."""
+        rng = self.world.rng("boot")
+        for host in self.hosts:
+            self.world.later(rng.randrange(5 * NS_PER_S), host.start_agent)
+        for fault in plan:
+            self.world.later(fault.at_ns, lambda fault=fault: fault_kinds.apply(self, fault))  # type: ignore[misc]
+        self.world.run_until(until_ns)
+        self.mend()
+        self.world.run_until(until_ns + SETTLE_NS + fault_kinds.MAX_FREEZE_S * NS_PER_S)
+        self.invariants.settled()
+
+    def mend(self) -> None:
+        """End all faults; what operators and controllers decided stays decided."""
+        self.world.note("--- faults cease")
+        self.faults.cease()
+        self.cut.clear()
+        for host in self.hosts:
+            host.config_broken = False
+            host.disk.full, host.disk.slow_ns = False, 0
+            if host.suspended:
+                host.suspend(False)
+            if host.agent_frozen:
+                host.freeze_agent(False)
+            for process in list(host.processes.values()):
+                process.wake_up()
+                if process.frozen:
+                    process.frozen = False
+                    process.resume()
+            if host.agent is not None:
+                host.agent.reload()
+
+    # --- network ------------------------------------------------------------------------------------------------------
+
+    def network(self, source: str, target: str, deliver: Callable[[], None]) -> None:
+        """Carry a message, unless it is lost or one of the two is cut off."""
+        rng = self.world.rng(f"net/{source}")
+        if source in self.cut or target in self.cut or rng.random() < self.faults.lose_message:
+            return
+        slow = rng.random() < self.faults.lose_message
+        self.world.later(rng.randrange(1, MAX_DELAY_NS if slow else 20 * NS_PER_MS), deliver)
+
+    def ask_store(self, holder: str, answer: Callable[[Grant], None]) -> None:
+        """A request has reached the store: its answer goes back."""
+        grant = self.store.request(holder)
+        self.network(holder, "store", lambda: answer(grant))
+
+    # --- the controllers' register ----------------------------------------------------------------------------------
+
+    def register(self, name: str, instance: int) -> tuple[HostState, int]:
+        """Return what the controllers know of a host: its state and epoch."""
+        return self.register_of.setdefault((name, instance), (HostState.ACTIVE, 1))
+
+    def decide(self, host: Host, state: str) -> None:
+        """Let an administrator decide about a host at the controller: a new epoch."""
+        _, epoch = self.register(host.name, host.instance)
+        self.register_of[(host.name, host.instance)] = (HostState(state), epoch + 1)
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def operator(self, host: Host, verb: Verb, component: str | None) -> None:
+        """Let an operator speak; the invariants remember what was acknowledged."""
+        host.command(verb, component, lambda ok: self.invariants.acknowledged(host, verb, component, ok=ok))
+
+    def changed_spec(self, host: Host) -> NodeSpec:
+        """Return another configuration of a host: another command, another delay, or the original."""
+        rng = self.world.rng("config")
+        components = []
+        for spec in host.spec.components:
+            kind = rng.randrange(3)
+            if kind == 0:
+                components.append(replace(spec, environment=(("N", str(rng.randrange(3))),)))
+            elif kind == 1:
+                components.append(replace(spec, restart=replace(spec.restart, cap_ns=rng.choice((10, 30)) * NS_PER_S)))
+            else:
+                components.append(spec)
+        return replace(host.spec, components=tuple(components))
