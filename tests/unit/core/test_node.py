@@ -512,6 +512,13 @@ class TestConfiguration:
             world.spawns["scheduler"].lease_valid_until_ns,
         )
 
+    def test_removed_while_its_start_waits(self) -> None:
+        """A component that leaves the configuration while its manual start waits for a dependency is simply gone."""
+        world = World(node_spec(DB, APP))
+        world.command(Verb.START, "app")
+        world.reload(node_spec(DB))
+        assert states(world) == {"db": "starting"}
+
     def test_a_dependant_that_is_gone(self) -> None:
         """What depended on a component and has left the configuration is looked at no more."""
         world = running(DB, APP)
