@@ -13,6 +13,7 @@ from node_manager.core.events import ExitStatus
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
 _SYS_CLOSE_RANGE = 436
@@ -59,6 +60,16 @@ def become_subreaper(*, on: bool = True) -> None:
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(int(on)), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Have the kernel send this process a signal when its parent dies; 0: none (prctl(2)). Raises OSError.
+
+    A change of the user takes it back, and exec keeps it.
+    """
+    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 def close_on_exec_from(lowest: int) -> None:

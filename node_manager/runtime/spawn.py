@@ -154,11 +154,12 @@ def begin(plan: LaunchPlan) -> Launch:
     except OSError as error:
         _close_all(descriptors)
         raise LaunchError(error.errno or errno.EIO, "fork", f"cannot start {plan.command[0]}") from error
+    parent_pid = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         pid = _fork()
         if pid == 0:
-            _child(plan, command, environment, candidates, directory, output_fd, child_fd)
+            _child(plan, command, environment, candidates, directory, output_fd, child_fd, parent_pid)
     except OSError as error:
         _close_all([*descriptors, reserve_fd])
         hint = "the host or the user has too many processes" if error.errno == errno.EAGAIN else "no memory"
@@ -246,11 +247,17 @@ def _child(
     directory: bytes,
     output_fd: int,
     report_fd: int,
+    parent_pid: int,
 ) -> NoReturn:
-    """Become the command. Never returns: reports and exits where that fails."""
+    """Become the command. Never returns: reports and exits where that fails.
+
+    Until its last act before exec it dies with its parent: an agent's successor cannot see a child that has no
+    markers yet, would start another one, and this one would execute its command all the same.
+    """
     stage, number, tried = "session", 0, -1
     try:
         gc.disable()
+        _die_with(parent_pid)
         os.setsid()
         stage = "output"
         _wire_stdio(output_fd)
@@ -266,6 +273,7 @@ def _child(
             os.setgroups(plan.account.groups)
             os.setgid(plan.account.gid)
             os.setuid(plan.account.uid)
+            _die_with(parent_pid)  # the change of the user took it back
         stage = "directory"
         os.chdir(directory)
         kernel.close_on_exec_from(_FIRST_AFTER_STDIO)
@@ -276,6 +284,7 @@ def _child(
         if plan.not_after_ns is not None and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= plan.not_after_ns:
             raise TimeoutError(errno.ETIME, "")  # noqa: TRY301 - one way out of the child, for every stage
         stage = "exec"
+        kernel.set_parent_death_signal(0)
         number, tried = _execute(candidates, command, environment)
     except OSError as error:
         number = error.errno or errno.EIO
@@ -286,6 +295,13 @@ def _child(
     try:
         os.write(report_fd, _REPORT.pack(number, _STAGES.index(stage), tried))
     finally:
+        os._exit(_LOST)
+
+
+def _die_with(parent_pid: int) -> None:
+    """Be killed when the parent dies, and now if it has died already."""
+    kernel.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent_pid:
         os._exit(_LOST)
 
 

@@ -3,13 +3,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from node_manager.runtime.accounts import Account, AccountError, Accounts
+from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import LaunchError, LaunchPlan, begin, launch
-from tests.unit.runtime.rig import python
+from tests.unit.runtime.rig import BOUND_S, python
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -163,3 +165,55 @@ def test_python_warns_of_nothing() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_child_that_has_not_executed_its_command_dies_with_the_agent() -> None:
+    """An agent killed between fork and exec leaves nothing that its successor could not see, and that starts later."""
+    code = """
+import os, signal, sys, time
+sys.path[:0] = sys.argv[1:]
+from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.spawn import LaunchPlan, begin
+plan = LaunchPlan(command=("/bin/sleep", "1000"), environment=(), account=Accounts().find(None), output_fd=None)
+while True:
+    attempt = begin(plan)
+    os.kill(attempt.pid, signal.SIGSTOP)
+    if not attempt.settle():
+        break
+    attempt.kill()
+    os.waitpid(attempt.pid, 0)
+print(attempt.pid, flush=True)
+time.sleep(1000)
+"""
+    root = str(Path(__file__).parents[3])
+    agent = subprocess.Popen([sys.executable, "-c", code, root, *sys.path], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    pid = int(agent.stdout.readline())
+    try:
+        assert lives(pid)
+        agent.kill()
+        agent.wait()
+        until_s = time.monotonic() + BOUND_S
+        while lives(pid):
+            os.kill(pid, signal.SIGCONT)
+            assert command_of(pid) != "sleep", "it executed its command"
+            assert time.monotonic() < until_s, "the child outlived its agent"
+            time.sleep(0.01)
+    finally:
+        agent.kill()
+        agent.wait()
+        agent.stdout.close()
+        if lives(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def lives(pid: int) -> bool:
+    stat = ProcFs().stat(pid)
+    return stat is not None and stat.living
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
