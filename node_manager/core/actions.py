@@ -25,6 +25,17 @@ class Spawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelSpawn:
+    """End a spawn that is not wanted any more, before the child executes its command where that is still possible.
+
+    `SpawnFailed` follows; or `Spawned`, where the command had been executed already.
+    """
+
+    component: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
     """Send a signal to the main process of this generation, and to it alone."""
 
@@ -133,6 +144,7 @@ class Finish:
 
 Action = (
     Spawn
+    | CancelSpawn
     | Signal
     | KillTree
     | RunPreStart

@@ -297,7 +297,8 @@ class _Turn(Ladder):
 
     def could_not_start(self, run: Run, reason: str, jitter: int) -> None:
         self.state = replace(self.state, last_exit=reason)
-        self.count_failure(run, jitter)
+        if self.state.aim is Aim.NONE:
+            self.count_failure(run, jitter)
         self.end_run()
 
     def spawned(self, run: Run, event: Spawned) -> None:

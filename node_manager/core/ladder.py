@@ -7,7 +7,7 @@ when. Both live for one call of `component.step`.
 from dataclasses import replace
 from typing import assert_never
 
-from node_manager.core.actions import Action, CancelPreStart, KillTree, Log, Signal
+from node_manager.core.actions import Action, CancelPreStart, CancelSpawn, KillTree, Log, Signal
 from node_manager.core.facts import is_leased
 from node_manager.core.run import Phase, Run
 from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, ComponentSpec, KillScope
@@ -73,8 +73,8 @@ class Ladder(Work):
                 self.state = replace(self.state, reason=reason)
                 self.actions.append(CancelPreStart(component=self.spec.name, generation=self.state.generation))
             case Phase.SPAWN:
-                # There is no process to signal yet; the answer that is under way ends it.
                 self.state = replace(self.state, reason=reason)
+                self.actions.append(CancelSpawn(component=self.spec.name, generation=self.state.generation))
             case Phase.LIVE:
                 self.signal_stop(run, reason)
             case Phase.TREE:

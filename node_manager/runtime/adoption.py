@@ -17,6 +17,8 @@ from node_manager.runtime.environment import Markers
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.record import Kept, RuntimeRecord
 
+_MAX_GENERATION_DIGITS = 9
+"""A restart a second for thirty years."""
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -54,8 +56,8 @@ class Gone:
 class Findings:
     """What the search brought.
 
-    `leftovers` counts, for components without a proven main process, the processes that carry their markers: their
-    trees should be killed before a start, where the kill scope is the tree.
+    `leftovers` names components without a proven main process of which something carries the markers, and the highest
+    generation of these: their trees should be killed before a start, where the kill scope is the tree.
     """
 
     proven: tuple[Proven, ...] = ()
@@ -103,15 +105,13 @@ def find(
             if candidate is not None:
                 candidates.setdefault(component, []).append(candidate)
                 continue
-        marked[component] = marked.get(component, 0) + 1
+        marked[component] = max(marked.get(component, 0), _generation(marks))
     ambiguous = _choose(proven, candidates)
-    for one in ambiguous:
-        marked[one.component] = marked.get(one.component, 0) + len(one.pids)
     return Findings(
         proven=tuple(proven.values()),
         ambiguous=ambiguous,
         gone=tuple(one for one in gone if one.component not in proven),
-        leftovers=tuple((name, count) for name, count in sorted(marked.items()) if name not in proven),
+        leftovers=tuple((name, generation) for name, generation in sorted(marked.items()) if name not in proven),
     )
 
 
@@ -168,8 +168,14 @@ def _is_main(stat: Stat, marks: dict[str, str], markers: Markers) -> bool:
         and stat.session == stat.pid
         and environment.HELPER not in marks
         and marks.get(environment.HEARTBEAT_SOCKET) == markers.heartbeat_socket
-        and marks.get(environment.GENERATION, "").isdecimal()
+        and _generation(marks) > 0
     )
+
+
+def _generation(marks: dict[str, str]) -> int:
+    """The generation that the markers name; 0 where that is no number that an agent would have written."""
+    text = marks.get(environment.GENERATION, "")
+    return int(text) if text.isdecimal() and len(text) <= _MAX_GENERATION_DIGITS else 0
 
 
 def _user_fits(expected: int | None, actual: int | None) -> bool:
@@ -181,7 +187,7 @@ def _from_marks(component: str, marks: dict[str, str], stat: Stat) -> Found:
     return Found(
         component=component,
         pid=stat.pid,
-        generation=int(marks[environment.GENERATION]),
+        generation=_generation(marks),
         started_ns=stat.start_ticks * _NS_PER_TICK,
         lease_until_ns=int(lease) if lease.isdecimal() else None,
     )

@@ -11,7 +11,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -23,6 +22,7 @@ from node_manager.core import status
 from node_manager.core.actions import (
     Action,
     CancelPreStart,
+    CancelSpawn,
     EndRun,
     Finish,
     KillTree,
@@ -44,9 +44,7 @@ from node_manager.core.events import (
     ConfigLoaded,
     Event,
     Exited,
-    KeptHold,
     Notified,
-    Past,
     SpawnFailed,
     Stalled,
     StopNode,
@@ -56,8 +54,7 @@ from node_manager.core.events import (
 from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.heartbeat.server import HeartbeatServer
-from node_manager.runtime import adoption, lastgood, record, rundir
-from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime import adoption, inheritance, lastgood, record, rundir
 from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns, machine_id
 from node_manager.runtime.configuration import Configuration
 from node_manager.runtime.environment import Markers
@@ -130,7 +127,8 @@ class Agent:
         self._recorder = Recorder(boot_id=self.boot_id, nonce=nonce, agent_pid=os.getpid())
         self._encoder = record.Encoder()
         self._store = Store(settings.state_dir)
-        self._troubles: dict[Path, str] = {}
+        self.troubles: dict[Path, str] = {}
+        """Files that cannot be written, and why."""
         self._writer = Writer(
             loop,
             post=self.post,
@@ -216,16 +214,6 @@ class Agent:
         """Put a command that is not the core's into the history."""
         self._log(Log(event="command.received", component=None, fields=(("verb", verb), ("by", by))))
 
-    def warnings(self) -> list[str]:
-        """Return what the shell has to say beside the core: files not written, peers refused."""
-        found = list(self._troubles.values())
-        for kind, server in (("heartbeats", self.heartbeats), ("notify datagrams", self.notify)):
-            errors = ((name, server.last_error(name)) for name in ("", *self.state.members))
-            found.extend(
-                f"{kind} of {name or 'a stranger'} were refused, last: {error}" for name, error in errors if error
-            )
-        return found
-
     # --- the queue ------------------------------------------------------------------------------------------------
 
     def post(self, event: Event) -> None:
@@ -295,6 +283,8 @@ class Agent:
         match action:
             case Spawn():
                 self._spawn(action)
+            case CancelSpawn():
+                self.processes.cancel_spawn(action)
             case Signal():
                 self.processes.signal(action)
             case KillTree():
@@ -340,6 +330,7 @@ class Agent:
                 )
             )
             return
+        self._recorder.spawned(action)
         self.processes.spawn(action)
 
     def _log(self, action: Log) -> None:
@@ -418,19 +409,21 @@ class Agent:
             if text:
                 log.warning("agent.warning", detail=text)
         findings = adoption.find(
-            kept, Markers(nonce=self._nonce, runtime_dir=self.settings.runtime_dir), _expected_uid(spec)
+            kept, Markers(nonce=self._nonce, runtime_dir=self.settings.runtime_dir), inheritance.expected_uid(spec)
         )
+        for text in inheritance.remarks(findings):
+            log.warning("agent.warning", detail=text)
         self.post(
             Booted(
                 boot_id=self.boot_id,
                 facts=stored.facts,
                 unreadable=stored.unreadable,
                 leases=kept.leases,
-                holds=(*kept.holds, *self._ambiguous(findings)),
+                holds=(*kept.holds, *inheritance.holds(findings, boottime_ns())),
                 highest_terms=kept.highest_terms,
             )
         )
-        for name, _count in findings.leftovers:
+        for name, _generation in findings.leftovers:
             self.processes.look_everywhere(name)
         adopted = []
         for proven in findings.proven:
@@ -438,6 +431,7 @@ class Agent:
             member = next((item for item in spec.components if item.name == found.component), None)
             if self.processes.adopt(proven):
                 adopted.append(found)
+                self._recorder.adopted(found)
                 if member is not None:
                     self._notified.add(found.component)
                     self.notify.open(found.component, found.generation, member.notify_access)
@@ -445,31 +439,19 @@ class Agent:
             ConfigLoaded(
                 spec=spec,
                 found=tuple(adopted),
-                past=_past(kept, findings),
+                past=inheritance.past(kept, findings),
                 command_id=ids[0] if ids else None,
                 warning=warning,
             )
         )
 
-    def _ambiguous(self, findings: adoption.Findings) -> list[KeptHold]:
-        """Hold what several processes claim to be: none is signalled or started until an operator says so."""
-        proven = {item.found.component for item in findings.proven}
-        holds = []
-        for item in findings.ambiguous:
-            pids = ", ".join(str(pid) for pid in item.pids)
-            log.warning("agent.ambiguous", component=item.component, pids=pids)
-            if item.component not in proven:
-                reason = f"ambiguous: each of the processes {pids} could be it; end the wrong ones, then start it"
-                holds.append(KeptHold(component=item.component, reason=reason, since_ns=boottime_ns()))
-        return holds
-
     def _note_trouble(self, path: Path, trouble: str | None) -> None:
         """Note that a file cannot be written, or can be again."""
         if trouble is None:
-            self._troubles.pop(path, None)
+            self.troubles.pop(path, None)
             log.info("store.file_written", file=str(path))
         else:
-            self._troubles[path] = trouble
+            self.troubles[path] = trouble
             log.warning("store.file_failed", detail=trouble)
 
     # --- the record -----------------------------------------------------------------------------------------------
@@ -483,35 +465,6 @@ class Agent:
         if made != self._recorded:
             self._recorded = made
             self._writer.write_record(self._encoder.encode(made))
-
-
-def _past(kept: record.RuntimeRecord, findings: adoption.Findings) -> tuple[Past, ...]:
-    """Return what is known of earlier runs, and of which of them something is left that nobody is in charge of."""
-    ambiguous = {item.component for item in findings.ambiguous}
-    left = {name for name, _count in findings.leftovers if name not in ambiguous}
-    known = {past.component: past for past in kept.past}
-    for name in left:
-        known.setdefault(name, Past(component=name, generation=0))
-    return tuple(replace(past, left=name in left) for name, past in known.items())
-
-
-def _expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:
-    """Return the look-up of the user that each component's process must have; None: any will do."""
-    users = {component.name: component.user for component in spec.components}
-    accounts = Accounts()
-
-    def uid(component: str) -> int | None:
-        if component not in users:
-            return None
-        user = users[component]
-        if user is None:
-            return os.geteuid()
-        try:
-            return accounts.find(user).uid
-        except AccountError:
-            return None
-
-    return uid
 
 
 def _wall_offset_ns() -> int:

@@ -12,7 +12,7 @@ from node_manager.api.backend import CommandRequest, CommandResult
 from node_manager.core import status
 from node_manager.core.actions import Reply
 from node_manager.core.events import Command
-from node_manager.core.spec import NS_PER_S
+from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.core.status import NodeStatus
 from node_manager.runtime import metrics
 from node_manager.runtime.agent import Agent
@@ -99,7 +99,20 @@ class AgentBackend:
     def _status(self) -> NodeStatus:
         agent = self._agent
         found = status.node_status(agent.state, boottime_ns(), name=self._host_name, cgroup_mode=CGROUP_MODE)
-        found["warnings"].extend(agent.warnings())
+        found["warnings"].extend(agent.troubles.values())
+        found["warnings"].extend(self._refused_peers())
+        found["warnings"].extend(_unenforced(agent.state.spec))
+        return found
+
+    def _refused_peers(self) -> list[str]:
+        """Return what was refused of those who spoke on the components' sockets."""
+        agent = self._agent
+        found: list[str] = []
+        for kind, server in (("heartbeats", agent.heartbeats), ("notify datagrams", agent.notify)):
+            errors = ((name, server.last_error(name)) for name in ("", *agent.state.members))
+            found.extend(
+                f"{kind} of {name or 'a stranger'} were refused, last: {error}" for name, error in errors if error
+            )
         return found
 
 
@@ -108,6 +121,17 @@ def _answering(done: Callable[[CommandResult], None]) -> Callable[[Reply], None]
         done(CommandResult(ok=reply.ok, detail=reply.detail, rule=reply.rule))
 
     return answer
+
+
+def _unenforced(spec: NodeSpec | None) -> list[str]:
+    """Return which limits of which components nothing enforces: without a delegated cgroup only `nofile` is."""
+    found: list[str] = []
+    for component in () if spec is None else spec.components:
+        limits = component.limits
+        names = [name for name in ("memory_max", "cpu_weight", "pids_max") if getattr(limits, name) is not None]
+        if names:
+            found.append(f"{component.name}: {', '.join(names)} is not enforced: there is no delegated cgroup")
+    return found
 
 
 def _group(name: str) -> int | None:

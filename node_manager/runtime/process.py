@@ -156,6 +156,12 @@ class Processes:
         self._loop.add_reader(main.pidfd, self._ended, main)
         main.timer = self._loop.call_later(LAUNCH_TIMEOUT_S, self._launch_timed_out, main)
 
+    def cancel_spawn(self, action: actions.CancelSpawn) -> None:
+        """Kill a child that has not executed its command; nothing where it has, or is gone: that is posted already."""
+        main = self._mains.get(action.component)
+        if main is not None and main.generation == action.generation and not self._settle(main) and main.launch:
+            self._give_up(main, main.launch, "not wanted any more before it was started")
+
     def signal(self, action: actions.Signal) -> None:
         """Send a signal to the main process of this generation; nothing if that is gone."""
         main = self._mains.get(action.component)
@@ -361,15 +367,17 @@ class Processes:
         return known
 
     def _launch_timed_out(self, main: _Main) -> None:
-        """Kill a child that does not reach its command; where even that takes time, remember it."""
-        launch = main.launch
-        if launch is None:
-            return
+        """Kill a child that does not reach its command."""
+        if main.launch is not None:
+            self._give_up(main, main.launch, str(main.launch.timeout_error()))
+
+    def _give_up(self, main: _Main, launch: Launch, reason: str) -> None:
+        """Kill a child before its command; where even that takes time, remember it."""
         launch.kill()
         self._drop(main)
         if not launch.reap():
             self._stuck[main.component] = launch
-        self._spawn_failed(main.component, main.generation, str(launch.timeout_error()))
+        self._spawn_failed(main.component, main.generation, reason)
 
     def _spawn_failed(self, component: str, generation: int, reason: str) -> None:
         self._post(events.SpawnFailed(component=component, generation=generation, reason=reason, jitter=self._jitter()))

@@ -2,23 +2,33 @@
 
 from dataclasses import replace
 
+from node_manager.core.actions import Spawn
 from node_manager.core.events import Found, KeptHold, KeptLease, Past
 from node_manager.core.nodestate import Member, NodeState
 from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
-from node_manager.core.spec import ComponentSpec, KillScope
+from node_manager.core.spec import KillScope
 from node_manager.runtime.process import ProcessRecord
 from node_manager.runtime.record import Kept, RuntimeRecord
 
 
 class Recorder:
-    """Makes runtime records; remembers digests of specs, which cost more than everything else here."""
+    """Makes runtime records; remembers what each process was started with, whatever the configuration says since."""
 
     def __init__(self, *, boot_id: str, nonce: str, agent_pid: int) -> None:
         self._boot_id = boot_id
         self._nonce = nonce
         self._agent_pid = agent_pid
-        self._digests: dict[str, tuple[ComponentSpec, str]] = {}
+        self._births: dict[str, tuple[int, str]] = {}
+        """Component -> generation, and the digest of the spec that its process was started with."""
+
+    def spawned(self, action: Spawn) -> None:
+        """Note a start."""
+        self._births[action.component] = (action.generation, process_digest(action.spec))
+
+    def adopted(self, found: Found) -> None:
+        """Note a process that an earlier agent started."""
+        self._births[found.component] = (found.generation, found.spec_digest)
 
     def record(self, node: NodeState, running: tuple[ProcessRecord, ...]) -> RuntimeRecord:
         """Return what there is to know about `node`, whose main processes are `running`."""
@@ -34,7 +44,8 @@ class Recorder:
             past=tuple(
                 Past(component=name, generation=member.state.generation, restarts=member.state.restarts)
                 for name, member in node.members.items()
-            ),
+            )
+            + tuple(item for item in node.past.values() if item.component not in node.members),
             leases=tuple(
                 KeptLease(
                     fact=fact.name,
@@ -69,7 +80,7 @@ class Recorder:
             started_ns=process.started_ns,
             restarts=state.restarts,
             failures=state.failures,
-            spec_digest=self._digest(spec),
+            spec_digest=self._digest(process),
             stop_signal=stop.signal,
             stop_timeout_ns=stop.timeout_ns,
             stop_tree=stop.kill_scope is KillScope.TREE,
@@ -85,8 +96,6 @@ class Recorder:
             lease_until_ns=run.lease_until_ns,
         )
 
-    def _digest(self, spec: ComponentSpec) -> str:
-        known = self._digests.get(spec.name)
-        if known is None or known[0] is not spec:
-            known = self._digests[spec.name] = (spec, process_digest(spec))
-        return known[1]
+    def _digest(self, process: ProcessRecord) -> str:
+        generation, digest = self._births.get(process.component, (0, ""))
+        return digest if generation == process.generation else ""

@@ -12,6 +12,7 @@ from node_manager.core import status
 from node_manager.core.actions import (
     Action,
     CancelPreStart,
+    CancelSpawn,
     EndRun,
     Finish,
     KillTree,
@@ -77,7 +78,8 @@ class Agent:
         self.dead = False
         self.state = NodeState()
         self.queue: deque[Event] = deque()
-        self.children: set[int] = set()
+        self.spawning: set[tuple[str, int]] = set()
+        """Spawns between the decision and exec."""
         self.waiting_trees: dict[str, int] = {}
         self.answers: dict[int, Callable[[bool], None]] = {}
         self.next_id = 1
@@ -235,6 +237,8 @@ class Agent:
         match action:
             case Spawn():
                 self._spawn(action)
+            case CancelSpawn():
+                self._cancel_spawn(action.component, action.generation)
             case Signal():
                 self._signal(action)
             case KillTree():
@@ -274,22 +278,18 @@ class Agent:
         host = self.host
         faults = host.cluster.faults
 
+        key = (action.component, action.generation)
+        self.spawning.add(key)
+
         def failed(reason: str) -> None:
-            self.post(
-                SpawnFailed(
-                    component=action.component,
-                    generation=action.generation,
-                    reason=reason,
-                    jitter=self.rng.randrange(1024),
-                )
-            )
+            self._spawn_failed(*key, reason)
 
         if action.lease_valid_until_ns is not None:
             # The fuse has acknowledged its deadline before anything is forked.
             host.arm_fuse(action.component, action.generation, action.lease_valid_until_ns - LEASE_MARGIN_NS)
 
         def fork() -> None:
-            if self.dead:
+            if self.dead or key not in self.spawning:
                 return
             if self.frozen:
                 self.world.later(50 * NS_PER_MS, fork)
@@ -304,7 +304,7 @@ class Agent:
             self.world.later(pause_ns, lambda: step() if not host.suspended else child_later(step))
 
         def look() -> None:
-            if self.dead:
+            if self.dead or key not in self.spawning:
                 return  # PR_SET_PDEATHSIG: a child that has not executed its command dies with the agent
             if action.not_after_ns is not None and host.clock() >= action.not_after_ns:
                 if not self.dead:
@@ -313,12 +313,13 @@ class Agent:
             child_later(execute)
 
         def execute() -> None:
-            if self.dead or host.boot != boot:
+            if self.dead or key not in self.spawning or host.boot != boot:
                 return
             if action.not_after_ns is not None and host.fuse_blown(action.component, action.generation):
                 if not self.dead:
                     failed("the fuse keeps the group empty")
                 return
+            self.spawning.discard((action.component, action.generation))
             host.cluster.invariants.executed(self, action)
             process = host.new_process(action.component, action.generation)
             process.env_lease_ns = action.lease_valid_until_ns
@@ -335,6 +336,17 @@ class Agent:
             self.world.later(NS_PER_MS, lambda: failed("no memory"))
             return
         fork()
+
+    def _spawn_failed(self, component: str, generation: int, reason: str) -> None:
+        self.spawning.discard((component, generation))
+        self.post(
+            SpawnFailed(component=component, generation=generation, reason=reason, jitter=self.rng.randrange(1024))
+        )
+
+    def _cancel_spawn(self, component: str, generation: int) -> None:
+        """Kill a child that has not executed its command."""
+        if (component, generation) in self.spawning:
+            self._spawn_failed(component, generation, "not wanted any more")
 
     def _signal(self, action: Signal) -> None:
         for process in self.host.mains(action.component):

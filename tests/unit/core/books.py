@@ -6,6 +6,7 @@ from node_manager.core import latches
 from node_manager.core.actions import (
     Action,
     CancelPreStart,
+    CancelSpawn,
     EndRun,
     Finish,
     KillTree,
@@ -118,6 +119,10 @@ class Books:
             case CancelPreStart():
                 assert self.checks[action.component].generation == action.generation, (
                     "only a running check is cancelled"
+                )
+            case CancelSpawn():
+                assert self.spawns[action.component].generation == action.generation, (
+                    "only a spawn under way is cancelled"
                 )
             case Signal():
                 main = self.mains.get(action.component)

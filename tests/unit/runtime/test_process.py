@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node_manager.core.actions import CancelPreStart, KillTree, RunHelper, RunPreStart, Signal
+from node_manager.core.actions import CancelPreStart, CancelSpawn, KillTree, RunHelper, RunPreStart, Signal
 from node_manager.core.events import (
     Exited,
     ExitStatus,
@@ -497,17 +497,45 @@ def test_closing_kills_helpers(rig: Rig) -> None:
     rig.run_until(lambda: not alive(int(pid_file.read_text())))
 
 
-def test_a_child_that_hangs_before_its_command_is_killed(rig: Rig) -> None:
-    """A start that does not get to its command within the bound fails, and that child never runs it."""
-    marker = rig.directory / "ran"
+def spawn_that_hangs(rig: Rig, marker: Path) -> int:
+    """Start `touch marker`, stopped before it executes its command as if a file system hung; return its generation."""
     for generation in range(1, 200):
         rig.spawn(("/usr/bin/touch", str(marker)), generation=generation)
-        os.kill(rig.processes.snapshot()[0].pid, signal.SIGSTOP)  # as if a file system hung
+        os.kill(rig.processes.snapshot()[0].pid, signal.SIGSTOP)
         if not rig.processes.identify(rig.processes.snapshot()[0].pid):
-            break
+            return generation
         os.kill(rig.processes.snapshot()[0].pid, signal.SIGCONT)  # it was faster
         rig.run_until(lambda: not rig.processes.snapshot())
         marker.unlink(missing_ok=True)
+    raise AssertionError("every child was faster")
+
+
+def test_a_spawn_that_is_cancelled_never_runs_its_command(rig: Rig) -> None:
+    """What is not wanted any more is killed between fork and exec, and the answer is a failed start."""
+    marker = rig.directory / "ran"
+    generation = spawn_that_hangs(rig, marker)
+    pid = rig.processes.snapshot()[0].pid
+    rig.processes.cancel_spawn(CancelSpawn(component="comp", generation=generation))
+    failed = rig.wait_for(SpawnFailed)
+    assert (failed.generation, failed.reason) == (generation, "not wanted any more before it was started")
+    rig.run_until(lambda: not alive(pid))
+    assert not marker.exists()
+
+
+def test_cancelling_what_runs_already_changes_nothing(rig: Rig) -> None:
+    """Once the command is executed the stop ladder is the way; another generation is not meant."""
+    pid = rig.start(("/bin/sleep", "1000"))
+    for generation in (1, 2):
+        rig.processes.cancel_spawn(CancelSpawn(component="comp", generation=generation))
+    rig.turn()
+    assert rig.of(SpawnFailed) == []
+    assert alive(pid)
+
+
+def test_a_child_that_hangs_before_its_command_is_killed(rig: Rig) -> None:
+    """A start that does not get to its command within the bound fails, and that child never runs it."""
+    marker = rig.directory / "ran"
+    spawn_that_hangs(rig, marker)
     pid = rig.processes.snapshot()[0].pid
     failed = rig.wait_for(SpawnFailed)
     rig.run_until(lambda: not alive(pid))

@@ -1,0 +1,72 @@
+"""What an agent takes over from an earlier one of this boot, as the core wants to hear it."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from node_manager.core.events import KeptHold, Past
+from node_manager.core.spec import NodeSpec
+from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.adoption import Ambiguous, Findings
+from node_manager.runtime.record import RuntimeRecord
+
+
+def past(kept: RuntimeRecord, findings: Findings) -> tuple[Past, ...]:
+    """Return what is known of earlier runs, and of which of them something is left that nobody is in charge of."""
+    unclear = {item.component for item in findings.ambiguous}
+    left = {name: generation for name, generation in findings.leftovers if name not in unclear}
+    known = {item.component: item for item in kept.past}
+    for name, generation in left.items():
+        item = known.get(name, Past(component=name, generation=0))
+        known[name] = replace(item, generation=max(item.generation, generation), left=True)
+    return tuple(known.values())
+
+
+def holds(findings: Findings, now: int) -> tuple[KeptHold, ...]:
+    """Hold what several processes claim to be: none is signalled or started until an operator has looked."""
+    return tuple(
+        KeptHold(component=item.component, reason=_sentence(item), since_ns=now) for item in _unproven(findings)
+    )
+
+
+def remarks(findings: Findings) -> tuple[str, ...]:
+    """Return what the log should say of the search."""
+    return (
+        *(f"{item.component}: {_sentence(item)}" for item in _unproven(findings)),
+        *(
+            f"{item.component}: pid {item.pid} of the runtime record is not adopted: {item.reason}"
+            for item in findings.gone
+        ),
+    )
+
+
+def expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:
+    """Return the look-up of the user that each component's process must have; None: any will do."""
+    users = {component.name: component.user for component in spec.components}
+    accounts = Accounts()
+
+    def uid(component: str) -> int | None:
+        if component not in users:
+            return None
+        user = users[component]
+        if user is None:
+            return os.geteuid()
+        try:
+            return accounts.find(user).uid
+        except AccountError:
+            return None
+
+    return uid
+
+
+def _unproven(findings: Findings) -> list[Ambiguous]:
+    proven = {item.found.component for item in findings.proven}
+    return [item for item in findings.ambiguous if item.component not in proven]
+
+
+def _sentence(item: Ambiguous) -> str:
+    pids = ", ".join(str(pid) for pid in item.pids)
+    return (
+        f"ambiguous: each of the processes {pids} could be it; end the wrong ones and restart the node manager, "
+        "or end all of them and start it"
+    )
