@@ -50,7 +50,7 @@ types: $(VENV)/.package
 	$(BIN)/mypy
 
 coverage: $(VENV)/.package
-	$(BIN)/coverage run --branch --source node_manager/core -m pytest -q tests/unit/core tests/property
+	$(BIN)/coverage run --branch --source node_manager/core -m pytest -q -m "not slow" tests/unit/core tests/property
 	$(BIN)/coverage report --show-missing --fail-under 100
 
 docs: $(VENV)/.package

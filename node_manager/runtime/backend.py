@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from node_manager import __version__
 from node_manager.api.backend import CommandRequest, CommandResult
 from node_manager.core import status
 from node_manager.core.actions import Reply
@@ -17,6 +18,7 @@ from node_manager.core.status import NodeStatus
 from node_manager.runtime import metrics
 from node_manager.runtime.agent import Agent
 from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.output import log_file
 
 ADMIN_GROUP = "xce-admin"
 """Members may change the node, beside root."""
@@ -36,7 +38,9 @@ class AgentBackend:
 
     def status(self) -> dict[str, Any]:
         """Return the body of `/v1/status`."""
-        return dict(self._status())
+        body: dict[str, Any] = dict(self._status())
+        body["node"] = body["node"] | {"agent_pid": os.getpid(), "agent_version": __version__}
+        return body
 
     def why(self, component: str) -> dict[str, Any] | None:
         """Return the body of `/v1/components/{name}/why`."""
@@ -48,6 +52,8 @@ class AgentBackend:
         body: dict[str, Any] = dict(found)
         body["claims"] = [dict(claim) | {"at": _iso(claim["at_wall_ns"])} for claim in found["claims"]]
         body["history"] = agent.history.of(component, HISTORY_IN_WHY)
+        log = log_file(member.spec.log, component, agent.settings.log_dir)
+        body["log"] = None if log is None else str(log)
         return body
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""The event history: the last things that happened, bounded, with repeats collapsed into one entry and a count.
+"""The event history: the last things that happened, bounded, with endless repeats collapsed into a count.
 
-A component that restarts for ever must not push out of the history what led to it (SCENARIOS 19): an entry that says
-the same as an earlier recent one of the same component, but for figures that differ each time, takes that one's
-place with a higher `count` instead of a place of its own.
+A timeline is what an operator reads, so what happens a few times stands there a few times. A component that restarts
+for ever must not push out of the history what led to it (SCENARIOS 19): once an event has come KEPT_REPEATS times
+within the window, each further one takes the place of the last, with a `count`.
 """
 
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,8 @@ COLLAPSE_WITHIN_NS = 600 * 1_000_000_000
 """Repeats further apart than this are events of their own: an operator wants to see both times."""
 NEVER_COLLAPSED = "command."
 """Prefix of the events that are an operator's words: each keeps its own place."""
+KEPT_REPEATS = 8
+"""Repeats that keep a place of their own: enough to see a rhythm."""
 VARYING = frozenset({"generation", "pid", "duration_ms"})
 """Figures that differ at each repeat of what is otherwise the same event."""
 
@@ -34,8 +37,9 @@ class History:
         self._entries: dict[int, dict[str, Any]] = {}
         """By sequence number, so in order."""
         self._keys: dict[int, _Key] = {}
-        self._latest: dict[_Key, tuple[int, int]] = {}
-        """Sequence number and time of the entry that a repeat would replace."""
+        self._repeats: dict[_Key, deque[int]] = {}
+        """Sequence numbers of the entries that say the same, the oldest first."""
+        self._times: dict[int, int] = {}
         self._wakes: list[Callable[[], None]] = []
 
     def add(self, log: Log, wall_ns: int) -> dict[str, Any]:
@@ -55,19 +59,32 @@ class History:
         return entry
 
     def _collapse(self, key: _Key, entry: dict[str, Any], wall_ns: int) -> None:
-        """Let the entry take the place of one that says the same, where there is a recent one."""
-        seq, added_ns = self._latest.get(key, (0, wall_ns))
-        if seq and wall_ns - added_ns <= COLLAPSE_WITHIN_NS:
-            before = self._forget(seq)
+        """Let the entry take the last one's place, where enough recent ones say the same."""
+        repeats = self._repeats.setdefault(key, deque())
+        while repeats and abs(wall_ns - self._times[repeats[0]]) > COLLAPSE_WITHIN_NS:
+            self._unlink(repeats[0])
+            repeats = self._repeats.setdefault(key, deque())
+        if len(repeats) >= KEPT_REPEATS:
+            before = self._forget(repeats[-1])
             entry["count"] = before.get("count", 1) + 1
             entry["first_at"] = before.get("first_at", before["at"])
         self._keys[self._seq] = key
-        self._latest[key] = (self._seq, wall_ns)
+        self._times[self._seq] = wall_ns
+        self._repeats.setdefault(key, deque()).append(self._seq)
+
+    def _unlink(self, seq: int) -> None:
+        """Let an entry stand for itself: no repeat counts on it any more."""
+        key = self._keys.pop(seq, None)
+        if key is None:
+            return
+        del self._times[seq]
+        repeats = self._repeats[key]
+        repeats.remove(seq)
+        if not repeats:
+            del self._repeats[key]
 
     def _forget(self, seq: int) -> dict[str, Any]:
-        key = self._keys.pop(seq, None)
-        if key is not None and self._latest[key][0] == seq:
-            del self._latest[key]
+        self._unlink(seq)
         return self._entries.pop(seq)
 
     def after(self, seq: int, limit: int) -> list[dict[str, Any]]:

@@ -34,6 +34,13 @@ def open_output(sink: LogSink, name: str, log_dir: Path | None, journal: Path = 
     return None if log_dir is None else _open_file(log_dir / f"{name}.log")
 
 
+def log_file(sink: LogSink, name: str, log_dir: Path | None, journal: Path = JOURNAL_SOCKET) -> Path | None:
+    """The file that a component's output goes to, or None where it goes to the journal or to standard error."""
+    if sink is LogSink.INHERIT or log_dir is None or (sink is LogSink.JOURNAL and journal.exists()):
+        return None
+    return log_dir / f"{name}.log"
+
+
 class OutputError(Exception):
     """The sink cannot be used; the text begins with "cannot". The agent's standard error serves instead."""
 

@@ -41,7 +41,7 @@ _taken: list[IO[str]] = []
 def free_port() -> int:
     """Return a port that no other test has, in this or any other test run on this machine."""
     for port in _PORTS:
-        claim = (Path(tempfile.gettempdir()) / f"xce-test-port-{port}").open("a")
+        claim = (Path(tempfile.gettempdir()) / f"xce-test-port-{port}-{os.geteuid()}").open("a")
         try:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with socket.socket() as probe:

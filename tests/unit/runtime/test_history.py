@@ -1,7 +1,7 @@
 """The event history."""
 
 from node_manager.core.actions import Log
-from node_manager.runtime.history import COLLAPSE_WITHIN_NS, MAX_TEXT, History
+from node_manager.runtime.history import COLLAPSE_WITHIN_NS, KEPT_REPEATS, MAX_TEXT, History
 
 S = 1_000_000_000
 WALL_NS = 1_760_000_000 * S
@@ -11,15 +11,25 @@ def crash(n: int, component: str = "c") -> Log:
     return Log(event="component.exited", component=component, fields=(("how", "status 1"), ("generation", n)))
 
 
-def test_repeats_are_one_entry_with_a_count_and_a_new_sequence_number() -> None:
-    """A crash loop takes one place, shows the last time and the first, and a follower sees each repeat."""
+def test_a_timeline_stays_a_timeline() -> None:
+    """What happens a few times stands there a few times: each with its own figures, none merged away."""
     history = History()
-    for n in range(5):
+    for n in range(KEPT_REPEATS):
+        history.add(crash(n), WALL_NS + n * S)
+    assert [entry["generation"] for entry in history.after(0, 100)] == list(range(KEPT_REPEATS))
+    assert not any("count" in entry for entry in history.after(0, 100))
+
+
+def test_endless_repeats_are_collapsed_into_the_last() -> None:
+    """A crash loop takes a few places and no more; the last shows how often, since when, and a new sequence number."""
+    history = History()
+    for n in range(20):
         history.add(crash(n), WALL_NS + n * S)
     entries = history.after(0, 100)
-    assert [(entry["seq"], entry["count"], entry["generation"]) for entry in entries] == [(5, 5, 4)]
-    assert entries[0]["first_at"] == "2025-10-09T08:53:20.000Z"
-    assert entries[0]["at"] == "2025-10-09T08:53:24.000Z"
+    assert [entry["generation"] for entry in entries] == [*range(KEPT_REPEATS - 1), 19]
+    assert (entries[-1]["seq"], entries[-1]["count"]) == (20, 13)
+    assert entries[-1]["first_at"] == "2025-10-09T08:53:27.000Z"
+    assert entries[-1]["at"] == "2025-10-09T08:53:39.000Z"
 
 
 def test_another_component_or_another_reason_is_another_entry() -> None:
@@ -32,12 +42,11 @@ def test_another_component_or_another_reason_is_another_entry() -> None:
 
 
 def test_what_happens_again_much_later_is_a_new_entry() -> None:
-    """An operator wants to see both times; the chain of repeats begins anew."""
+    """Repeats further apart than the window do not count for each other."""
     history = History()
-    history.add(crash(1), WALL_NS)
-    history.add(crash(2), WALL_NS + COLLAPSE_WITHIN_NS + 1)
-    history.add(crash(3), WALL_NS + COLLAPSE_WITHIN_NS + 2)
-    assert [entry.get("count", 1) for entry in history.after(0, 100)] == [1, 2]
+    for n in range(3 * KEPT_REPEATS):
+        history.add(crash(n), WALL_NS + n * (COLLAPSE_WITHIN_NS // 4))
+    assert len(history.after(0, 100)) == 3 * KEPT_REPEATS
 
 
 def test_an_operators_words_are_never_collapsed() -> None:
@@ -60,10 +69,11 @@ def test_the_history_is_bounded() -> None:
 
 def test_an_entry_that_fell_out_can_come_again() -> None:
     """What was pushed out of the history leaves nothing behind that a repeat would count on."""
-    history = History(max_entries=1)
-    history.add(crash(1), WALL_NS)
-    history.add(crash(1, "d"), WALL_NS)
-    assert "count" not in history.add(crash(2), WALL_NS)
+    history = History(max_entries=2)
+    for n in range(100):
+        entry = history.add(crash(n, "c" if n % 2 else "d"), WALL_NS + n)
+        assert "count" not in entry
+    assert len(history.after(0, 100)) == 2
 
 
 def test_pages_and_the_events_of_one_component() -> None:

@@ -145,6 +145,7 @@ except AccountError as error:
     assert f"{own}\n{refusal}\n" == done.stdout
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run another user's component")
 def test_an_unknown_user_is_asked_for_again() -> None:
     """The lookup of a user that is not there is not remembered; that of one that is there is."""
     accounts = Accounts()
