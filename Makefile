@@ -23,6 +23,7 @@ $(VENV)/.tools: pyproject.toml packaging/dev-setup.sh
 
 $(VENV)/.package: $(VENV)/.tools $(SOURCES)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	@rm -rf build *.egg-info
 	@touch $@
 
 run: $(VENV)/.package
@@ -58,6 +59,7 @@ docs: $(VENV)/.package
 
 wheel: $(VENV)/.tools
 	$(BIN)/python -m build --wheel
+	@rm -rf build *.egg-info
 
 clean:
 	rm -rf $(VENV) $(RUN_DIR) build dist *.egg-info

@@ -118,6 +118,16 @@ def test_what_a_dead_component_left_is_cleared_by_the_next_agent(make_host: Make
     assert [event for event in host.events() if event["event"] == "component.exited"] == []
 
 
+def test_limits_that_nothing_enforces_are_said(make_host: Make) -> None:
+    """Without a delegated cgroup a memory limit does not hold: status warns instead of keeping quiet."""
+    limited = {"command": ["/bin/sleep", "300"], "limits": {"memory_max": "1G", "nofile": 64}}
+    host = make_with(make_host, limited=limited)
+    host.start()
+    pid = host.wait_for("limited", state="running")["pid"]
+    assert any("limited: memory_max is not enforced" in text for text in host.status()["warnings"])
+    assert "Max open files            64" in Path(f"/proc/{pid}/limits").read_text()
+
+
 def test_sigterm_ignored_is_answered_with_sigkill_in_time(make_host: Make) -> None:
     """What ignores its stop signal is killed when the time is over, and the stop is complete."""
     deaf = {"command": ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"], "stop": {"timeout_s": 0.3}}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node_manager.core.spec import LogSink
-from node_manager.runtime.output import OutputError, open_output
+from node_manager.runtime.output import OutputError, log_file, open_output
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -68,3 +68,14 @@ def test_what_is_not_a_file_is_not_written(short_dir: Path) -> None:
     with pytest.raises(OutputError, match="not a regular file"):
         open_output(LogSink.FILE, "a", short_dir)
     os.close(reader)
+
+
+def test_the_file_of_a_component_is_named(tmp_path: Path) -> None:
+    """`why` tells where the output went: a file only where there is neither journal nor standard error for it."""
+    journal = tmp_path / "journal"
+    assert log_file(LogSink.FILE, "c", tmp_path, journal) == tmp_path / "c.log"
+    assert log_file(LogSink.JOURNAL, "c", tmp_path, journal) == tmp_path / "c.log"
+    assert log_file(LogSink.INHERIT, "c", tmp_path, journal) is None
+    assert log_file(LogSink.FILE, "c", None, journal) is None
+    journal.touch()
+    assert log_file(LogSink.JOURNAL, "c", tmp_path, journal) is None
