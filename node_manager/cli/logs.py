@@ -1,20 +1,76 @@
-"""Where the agent's own log goes: the journal with its fields where systemd-python is present, else standard error."""
+"""Where the agent's own log goes: the journal with its fields where systemd-python is present, else standard error.
+
+A log that is not read, is full, or is gone must not touch supervision. So entries go through a bounded queue to a
+thread of their own; what does not fit, or cannot be written, is dropped and counted, and status says how much.
+"""
 
 import logging
 import os
+import queue
 import sys
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
 
+QUEUE_ENTRIES = 4096
+"""Entries that wait for a log that hangs: minutes of an eventful host, about 1 MiB."""
+CLOSE_TIMEOUT_S = 1.0
+"""How long the end of the agent waits for its last entries to be written."""
 
-def configure(*, under_systemd: bool) -> None:
-    """Set structlog up, once, for this process."""
+Write = Callable[[], None]
+
+
+class Sink:
+    """The queue and the thread. `lost` counts what was dropped."""
+
+    def __init__(self, *, descriptor: int = 2) -> None:
+        self.lost = 0
+        self._descriptor = descriptor
+        self._queue: queue.Queue[Write | None] = queue.Queue(QUEUE_ENTRIES)
+        # A daemon: a thread that hangs in a pipe must not keep the agent from ending.
+        self._thread = threading.Thread(target=self._run, name="xce-log", daemon=True)
+        self._thread.start()
+
+    def put(self, write: Write) -> None:
+        """Have something written; never waits."""
+        try:
+            self._queue.put_nowait(write)
+        except queue.Full:
+            self.lost += 1
+
+    def line(self, text: str) -> None:
+        """Have a line written to standard error."""
+        self.put(lambda: self._write(f"{text}\n".encode(errors="replace")))
+
+    def close(self) -> None:
+        """Write what waits, within a bound."""
+        try:
+            self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
+        except queue.Full:
+            return
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def _run(self) -> None:
+        while (write := self._queue.get()) is not None:
+            try:
+                write()
+            except Exception:  # noqa: BLE001 - whatever a log does, the agent goes on; it is counted
+                self.lost += 1
+
+
+def configure(*, under_systemd: bool) -> Sink:
+    """Set structlog up, once, for this process; return where the entries go."""
+    sink = Sink()
     processors: list[Any] = [structlog.processors.add_log_level]
     send = _journal_send() if under_systemd and _stderr_is_the_journal() else None
     if send is not None:
-        processors.append(_Journal(send))
+        processors.append(_Journal(send, sink))
     elif sys.stderr.isatty():
         processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
         processors.append(structlog.dev.ConsoleRenderer(pad_event_to=0))
@@ -26,24 +82,34 @@ def configure(*, under_systemd: bool) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_args: _Lines(sink),
         cache_logger_on_first_use=True,
     )
+    return sink
+
+
+class _Lines:
+    """What structlog calls with a rendered line."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.msg = self.info = self.warning = self.error = self.critical = self.debug = sink.line
 
 
 class _Journal:
     """Sends an entry with its fields to the journal and ends there."""
 
-    def __init__(self, send: Any) -> None:
+    def __init__(self, send: Any, sink: Sink) -> None:
         self._send = send
+        self._sink = sink
 
-    def __call__(self, _logger: object, _method: str, entry: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    def __call__(self, _logger: object, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         event = str(entry.pop("event"))
         level = entry.pop("level", "info")
         text = " ".join([event, *(f"{name}={value}" for name, value in entry.items())])
         fields = {f"XCE_{name.upper()}": str(value) for name, value in entry.items()}
         priority = {"warning": 4, "error": 3, "critical": 2}.get(level, 6)
-        self._send(text, PRIORITY=priority, XCE_EVENT=event, SYSLOG_IDENTIFIER="xce-node-manager", **fields)
+        fields |= {"PRIORITY": str(priority), "XCE_EVENT": event, "SYSLOG_IDENTIFIER": "xce-node-manager"}
+        self._sink.put(lambda: self._send(text, **fields))
         raise structlog.DropEvent
 
 

@@ -28,7 +28,14 @@ log = structlog.get_logger("xce-node-manager")
 def run(sources: Sources, log_dir: Path) -> int:
     """Run the agent until it has stopped everything; return the exit status."""
     systemd = SystemdNotifier()
-    logs.configure(under_systemd=systemd.active)
+    sink = logs.configure(under_systemd=systemd.active)
+    try:
+        return _run(sources, log_dir, systemd, sink)
+    finally:
+        sink.close()
+
+
+def _run(sources: Sources, log_dir: Path, systemd: SystemdNotifier, sink: logs.Sink) -> int:
     spec: NodeSpec | None = None
     if not systemd.active:
         # In the foreground a wrong configuration ends at once, with everything that is wrong.
@@ -45,7 +52,7 @@ def run(sources: Sources, log_dir: Path) -> int:
     try:
         for directory, mode in ((settings.state_dir, 0o700), (log_dir, 0o755), (settings.runtime_dir.parent, 0o755)):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
-        return _Daemon(settings, systemd).run(spec)
+        return _Daemon(settings, systemd, sink).run(spec)
     except (RuntimeDirError, OSError) as error:
         print(error, file=sys.stderr)
         return EX_NOT_SO
@@ -54,7 +61,7 @@ def run(sources: Sources, log_dir: Path) -> int:
 class _Daemon:
     """The agent, its status socket, its signals and its word to systemd."""
 
-    def __init__(self, settings: Settings, systemd: SystemdNotifier) -> None:
+    def __init__(self, settings: Settings, systemd: SystemdNotifier, sink: logs.Sink) -> None:
         self._systemd = systemd
         self._loop = asyncio.new_event_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -63,7 +70,7 @@ class _Daemon:
         except BaseException:
             self._loop.close()
             raise
-        backend = AgentBackend(self._agent)
+        backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
 
     def run(self, spec: NodeSpec | None) -> int:
@@ -96,9 +103,9 @@ class _Daemon:
     def _broken(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Fail loudly: a fault of our own must not leave a loop that half works. Components live on."""
         error = context.get("exception")
-        log.critical("agent.broken", detail=str(context.get("message")), error=repr(error))
         if not self._done.done():
             self._done.set_exception(error if isinstance(error, BaseException) else RuntimeError(str(context)))
+        log.critical("agent.broken", detail=str(context.get("message")), error=repr(error))
 
     # --- systemd --------------------------------------------------------------------------------------------------
 

@@ -31,8 +31,9 @@ HISTORY_IN_WHY = 20
 class AgentBackend:
     """Implements `api.backend.Backend` for an agent. Every method answers at once, on the agent's loop."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, *, log_lines_lost: Callable[[], int] = lambda: 0) -> None:
         self._agent = agent
+        self._log_lines_lost = log_lines_lost
         self._host_name = socket.gethostname()
         self._admin_gid = _group(ADMIN_GROUP)
 
@@ -106,6 +107,9 @@ class AgentBackend:
         agent = self._agent
         found = status.node_status(agent.state, boottime_ns(), name=self._host_name, cgroup_mode=CGROUP_MODE)
         found["warnings"].extend(agent.troubles.values())
+        lost = self._log_lines_lost()
+        if lost:
+            found["warnings"].append(f"{lost} lines of the agent's own log could not be written; events have them all")
         found["warnings"].extend(self._refused_peers())
         found["warnings"].extend(_unenforced(agent.state.spec))
         return found

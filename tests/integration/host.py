@@ -176,15 +176,18 @@ class Host:
             f"--state-dir={self.state_dir}",
         ]
 
-    def start(self, **environment: str) -> None:
-        """Start the agent, a child of the test in a session of its own; return when it answers, or has ended."""
+    def start(self, *, stderr: int | None = None, **environment: str) -> None:
+        """Start the agent, a child of the test in a session of its own; return when it answers, or has ended.
+
+        `stderr` is a descriptor for its own log in place of the file.
+        """
         with self.agent_log.open("ab") as log:
             self.agent = subprocess.Popen(
                 [str(self.base / "bin" / "xce-node-manager"), "run", *self.options(), f"--log-dir={self.log_dir}"],
                 env=self.environment(**environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=log,
+                stderr=log if stderr is None else stderr,
                 cwd="/",
                 start_new_session=True,
             )

@@ -1,5 +1,6 @@
 """One host from its boot configuration to supervised components, and through the deaths of every part of it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -177,6 +178,29 @@ def test_the_log_of_a_component_is_in_its_file(host: Host) -> None:
     """Where there is no journal, each component's output goes to a file of its own."""
     host.up()
     assert sorted(path.name for path in host.log_dir.iterdir()) == [f"{name}.log" for name in sorted(ALL)]
+
+
+def test_a_log_that_nobody_reads_does_not_touch_supervision(host: Host) -> None:
+    """The pipe of the agent's log is full, then gone: components are replaced, and status says what was lost."""
+    reading, writing = os.pipe()
+    with contextlib.suppress(BlockingIOError):
+        os.set_blocking(writing, False)
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    host.start(stderr=writing)
+    os.close(writing)
+    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    for gone in (False, True):
+        if gone:
+            os.close(reading)
+        pid = host.pids()["apiserver"]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: host.pids()["apiserver"] not in {pid, None}, "a new apiserver")  # type: ignore[misc]
+        host.wait_for("apiserver", ready=True)
+    wait_until(lambda: any("could not be written" in text for text in host.status()["warnings"]), "it is said")
+    assert host.stop() == 0
 
 
 def test_the_runtime_directory_is_not_shared(make_host: Callable[..., Host], tmp_path: Path) -> None:
