@@ -39,7 +39,7 @@ from node_manager.core.actions import (
 from node_manager.core.events import (
     JITTER_STEPS,
     Beat,
-    Booted,
+    Command,
     ConfigFailed,
     ConfigLoaded,
     Event,
@@ -49,15 +49,16 @@ from node_manager.core.events import (
     Stalled,
     StopNode,
     Tick,
+    Verb,
     WallClock,
 )
+from node_manager.core.intent import Rule
 from node_manager.core.nodestate import NodePhase, NodeState
-from node_manager.core.spec import NS_PER_S, NodeSpec
+from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
 from node_manager.heartbeat.server import HeartbeatServer
-from node_manager.runtime import adoption, inheritance, lastgood, record, rundir
-from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns, machine_id
+from node_manager.runtime import lastgood, record, rundir
+from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns
 from node_manager.runtime.configuration import Configuration
-from node_manager.runtime.environment import Markers
 from node_manager.runtime.history import History
 from node_manager.runtime.notify import NotifySockets
 from node_manager.runtime.probers import Probers
@@ -65,6 +66,7 @@ from node_manager.runtime.process import Processes
 from node_manager.runtime.recording import Recorder
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import Store
+from node_manager.runtime.takeover import Takeover
 from node_manager.runtime.vitals import vitals
 from node_manager.runtime.writer import Writer
 
@@ -123,7 +125,6 @@ class Agent:
         rundir.prepare(settings.runtime_dir)
         self._lock = rundir.lock(settings.runtime_dir)
         nonce = rundir.nonce(settings.runtime_dir, self.boot_id)
-        self._nonce = nonce
         self._recorder = Recorder(boot_id=self.boot_id, nonce=nonce, agent_pid=os.getpid())
         self._encoder = record.Encoder()
         self._store = Store(settings.state_dir)
@@ -164,6 +165,16 @@ class Agent:
             member=self.processes.member,
         )
         self._probers = Probers(loop, post=self.post, helpers=self.processes.helpers)
+        self._takeover = Takeover(
+            settings,
+            boot_id=self.boot_id,
+            nonce=nonce,
+            store=self._store,
+            processes=self.processes,
+            recorder=self._recorder,
+            listen=self._listen_to,
+            post=self.post,
+        )
         self._configuration = Configuration(loop, settings, loaded=self._config_loaded, failed=self._config_failed)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -209,6 +220,21 @@ class Agent:
         self._next_command += 1
         self._answers[command_id] = answer
         return command_id
+
+    def ask(self, command: Command) -> None:
+        """Put an operator's command into the queue; its answer goes to whoever `expect`ed its id.
+
+        What was ambiguous is looked for once more before it is started: the advice was to end processes first.
+        """
+        name = command.component
+        why = None
+        if name is not None and self.state.spec is not None and command.verb in {Verb.START, Verb.RESTART}:
+            why = self._takeover.still_ambiguous(name, self.state.spec)
+        if why is None:
+            self.post(command)
+            return
+        self.note_command(command.verb.value, command.by)
+        self._carry_out(Reply(id=command.id, ok=False, detail=f"cannot start {name}: {why}", rule=Rule.EXIT_HOLD.value))
 
     def note_command(self, verb: str, by: str) -> None:
         """Put a command that is not the core's into the history."""
@@ -318,8 +344,7 @@ class Agent:
 
     def _spawn(self, action: Spawn) -> None:
         try:
-            self._notified.add(action.component)
-            self.notify.open(action.component, action.generation, action.spec.notify_access)
+            self._listen_to(action.spec, action.generation)
         except OSError as error:
             self.post(
                 SpawnFailed(
@@ -332,6 +357,11 @@ class Agent:
             return
         self._recorder.spawned(action)
         self.processes.spawn(action)
+
+    def _listen_to(self, spec: ComponentSpec, generation: int) -> None:
+        """Have the component's notify socket take this generation's datagrams. Raises OSError."""
+        self._notified.add(spec.name)
+        self.notify.open(spec.name, generation, spec.notify_access)
 
     def _log(self, action: Log) -> None:
         entry = self.history.add(action, boottime_ns() + _wall_offset_ns())
@@ -394,56 +424,13 @@ class Agent:
     def _take_up(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
         """Hand a configuration to the core; the first one with everything that an earlier agent left."""
         if not self._booted:
-            self._boot(spec, ids, warning)
+            self._booted = True
+            self._takeover.boot(spec, ids, warning)
         else:
             for command_id in ids or (None,):
                 self.post(ConfigLoaded(spec=spec, command_id=command_id))
         if warning is None:
             self._writer.write_config(lastgood.encode(spec))
-
-    def _boot(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
-        self._booted = True
-        stored = self._store.load(spec.host.instance_id or machine_id() or spec.host.name)
-        kept, note = record.read(self.settings.record_file, boot_id=self.boot_id, nonce=self._nonce)
-        for text in (stored.note, note):
-            if text:
-                log.warning("agent.warning", detail=text)
-        findings = adoption.find(
-            kept, Markers(nonce=self._nonce, runtime_dir=self.settings.runtime_dir), inheritance.expected_uid(spec)
-        )
-        for text in inheritance.remarks(findings):
-            log.warning("agent.warning", detail=text)
-        self.post(
-            Booted(
-                boot_id=self.boot_id,
-                facts=stored.facts,
-                unreadable=stored.unreadable,
-                leases=kept.leases,
-                holds=(*kept.holds, *inheritance.holds(findings, boottime_ns())),
-                highest_terms=kept.highest_terms,
-            )
-        )
-        for name, _generation in findings.leftovers:
-            self.processes.look_everywhere(name)
-        adopted = []
-        for proven in findings.proven:
-            found = proven.found
-            member = next((item for item in spec.components if item.name == found.component), None)
-            if self.processes.adopt(proven):
-                adopted.append(found)
-                self._recorder.adopted(found)
-                if member is not None:
-                    self._notified.add(found.component)
-                    self.notify.open(found.component, found.generation, member.notify_access)
-        self.post(
-            ConfigLoaded(
-                spec=spec,
-                found=tuple(adopted),
-                past=inheritance.past(kept, findings),
-                command_id=ids[0] if ids else None,
-                warning=warning,
-            )
-        )
 
     def _note_trouble(self, path: Path, trouble: str | None) -> None:
         """Note that a file cannot be written, or can be again."""

@@ -70,7 +70,7 @@ class AgentBackend:
         deadline_ns = None
         if request.deadline_s is not None:
             deadline_ns = boottime_ns() + int(request.deadline_s * NS_PER_S)
-        self._agent.post(
+        self._agent.ask(
             Command(
                 id=self._agent.expect(_answering(done)),
                 verb=request.verb,

@@ -25,19 +25,37 @@ def past(kept: RuntimeRecord, findings: Findings) -> tuple[Past, ...]:
 def holds(findings: Findings, now: int) -> tuple[KeptHold, ...]:
     """Hold what several processes claim to be: none is signalled or started until an operator has looked."""
     return tuple(
-        KeptHold(component=item.component, reason=_sentence(item), since_ns=now) for item in _unproven(findings)
+        KeptHold(component=item.component, reason=sentence(item.pids), since_ns=now) for item in _unproven(findings)
     )
 
 
 def remarks(findings: Findings) -> tuple[str, ...]:
     """Return what the log should say of the search."""
     return (
-        *(f"{item.component}: {_sentence(item)}" for item in _unproven(findings)),
+        *(f"{item.component}: {sentence(item.pids)}" for item in _unproven(findings)),
         *(
             f"{item.component}: pid {item.pid} of the runtime record is not adopted: {item.reason}"
             for item in findings.gone
         ),
     )
+
+
+def unclear(findings: Findings) -> set[str]:
+    """Return the components that several processes claim to be."""
+    return {item.component for item in _unproven(findings)}
+
+
+def claimants(findings: Findings, component: str) -> tuple[int, ...]:
+    """Return the living processes that claim to be a component; the search's descriptors are closed."""
+    pids: list[int] = []
+    for item in findings.proven:
+        item.close()
+        if item.found.component == component:
+            pids.append(item.found.pid)
+    for unclear_item in findings.ambiguous:
+        if unclear_item.component == component:
+            pids.extend(unclear_item.pids)
+    return tuple(sorted(set(pids)))
 
 
 def expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:
@@ -64,9 +82,10 @@ def _unproven(findings: Findings) -> list[Ambiguous]:
     return [item for item in findings.ambiguous if item.component not in proven]
 
 
-def _sentence(item: Ambiguous) -> str:
-    pids = ", ".join(str(pid) for pid in item.pids)
+def sentence(pids: tuple[int, ...]) -> str:
+    """Return what an operator is told of processes that claim to be a component."""
+    listed = ", ".join(str(pid) for pid in pids)
     return (
-        f"ambiguous: each of the processes {pids} could be it; end the wrong ones and restart the node manager, "
+        f"ambiguous: each of the processes {listed} could be it; end the wrong ones and restart the node manager, "
         "or end all of them and start it"
     )

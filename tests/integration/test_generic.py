@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,33 @@ def test_what_a_dead_component_left_is_cleared_by_the_next_agent(make_host: Make
     assert found["generation"] > 1
     wait_until(lambda: _locked(lock), "the new run has the lock")
     assert [event for event in host.events() if event["event"] == "component.exited"] == []
+
+
+def test_what_is_ambiguous_is_neither_signalled_nor_started(make_host: Make) -> None:
+    """The record is lost and two processes claim to be the component: an operator's start waits until both are gone."""
+    host = make_with(make_host, sleeper={"command": ["/bin/sleep", "300"]})
+    host.start()
+    pid = host.wait_for("sleeper", state="running")["pid"]
+    environ = Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
+    variables = {key: value for key, _, value in (item.partition(b"=") for item in environ)}
+    host.kill_agent()
+    (host.run_dir / "runtime.json").unlink()
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "export XCE_MAIN_PID=$$; exec sleep 300"], env=variables, start_new_session=True
+    ) as pretender:
+        wait_until(lambda: f"XCE_MAIN_PID={pretender.pid}".encode() in _environ(pretender.pid), "it pretends")
+        host.start()
+        found = host.wait_for("sleeper", state="exited", rule="exit-hold")
+        assert f"{min(pid, pretender.pid)}, {max(pid, pretender.pid)}" in found["reason"]
+        assert str(pid) in host.ctl("start", "sleeper", ok=1)
+        pretender.kill()
+        pretender.wait()
+        assert str(pid) in host.ctl("start", "sleeper", ok=1)
+        assert Path(f"/proc/{pid}").exists()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not _environ(pid), "it is gone")
+    host.ctl("start", "sleeper")
+    host.wait_for("sleeper", state="running", ready=True)
 
 
 def test_limits_that_nothing_enforces_are_said(make_host: Make) -> None:
@@ -309,6 +337,13 @@ def _get(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=BOUND_S) as answer:
         body: bytes = answer.read()
         return body.decode()
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def _locked(lock: Path) -> bool:

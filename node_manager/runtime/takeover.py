@@ -1,0 +1,100 @@
+"""Taking charge: what the disk and an earlier agent of this boot left, before the first decision is made."""
+
+from collections.abc import Callable
+
+import structlog
+
+from node_manager.core.events import Booted, ConfigLoaded, Event
+from node_manager.core.spec import ComponentSpec, NodeSpec
+from node_manager.runtime import adoption, inheritance, record
+from node_manager.runtime.clock import boottime_ns, machine_id
+from node_manager.runtime.environment import Markers
+from node_manager.runtime.process import Processes
+from node_manager.runtime.recording import Recorder
+from node_manager.runtime.settings import Settings
+from node_manager.runtime.store import Store
+
+log = structlog.get_logger("xce-node-manager")
+
+
+class Takeover:
+    """Reads what is kept, finds what runs, adopts it, and tells the core. `listen` opens a component's socket."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        boot_id: str,
+        nonce: str,
+        store: Store,
+        processes: Processes,
+        recorder: Recorder,
+        listen: Callable[[ComponentSpec, int], None],
+        post: Callable[[Event], None],
+    ) -> None:
+        self._settings = settings
+        self._boot_id = boot_id
+        self._nonce = nonce
+        self._store = store
+        self._processes = processes
+        self._recorder = recorder
+        self._listen = listen
+        self._post = post
+        self._ambiguous: set[str] = set()
+        """Components that several processes claimed to be."""
+
+    def boot(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
+        """Take charge under the first configuration. Raises OSError when it cannot look for what runs."""
+        stored = self._store.load(spec.host.instance_id or machine_id() or spec.host.name)
+        kept, note = record.read(self._settings.record_file, boot_id=self._boot_id, nonce=self._nonce)
+        findings = self._search(kept, spec)
+        self._ambiguous = inheritance.unclear(findings)
+        for text in (stored.note, note, *inheritance.remarks(findings)):
+            if text:
+                log.warning("agent.warning", detail=text)
+        self._post(
+            Booted(
+                boot_id=self._boot_id,
+                facts=stored.facts,
+                unreadable=stored.unreadable,
+                leases=kept.leases,
+                holds=(*kept.holds, *inheritance.holds(findings, boottime_ns())),
+                highest_terms=kept.highest_terms,
+            )
+        )
+        for name, _generation in findings.leftovers:
+            self._processes.look_everywhere(name)
+        members = {component.name: component for component in spec.components}
+        adopted = []
+        for proven in findings.proven:
+            found = proven.found
+            if self._processes.adopt(proven):
+                adopted.append(found)
+                self._recorder.adopted(found)
+                if found.component in members:
+                    self._listen(members[found.component], found.generation)
+        self._post(
+            ConfigLoaded(
+                spec=spec,
+                found=tuple(adopted),
+                past=inheritance.past(kept, findings),
+                command_id=ids[0] if ids else None,
+                warning=warning,
+            )
+        )
+
+    def still_ambiguous(self, component: str, spec: NodeSpec) -> str | None:
+        """Return why a component whose identity was unclear may not be started yet, or None where it may."""
+        if component not in self._ambiguous:
+            return None
+        kept = record.RuntimeRecord(boot_id=self._boot_id, nonce=self._nonce)
+        pids = inheritance.claimants(self._search(kept, spec), component)
+        if pids:
+            return inheritance.sentence(pids)
+        self._ambiguous.discard(component)
+        return None
+
+    def _search(self, kept: record.RuntimeRecord, spec: NodeSpec) -> adoption.Findings:
+        """Look for processes of an earlier agent, by the record and by their markers."""
+        markers = Markers(nonce=self._nonce, runtime_dir=self._settings.runtime_dir)
+        return adoption.find(kept, markers, inheritance.expected_uid(spec))
