@@ -64,7 +64,9 @@ def deadline_s(fields: dict[str, Any]) -> float | None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value <= MAX_DEADLINE_S:
-        raise Problem(400, f"cannot use deadline_s: it must be a number of seconds above 0, at most {MAX_DEADLINE_S}")
+        raise Problem(
+            400, f"cannot use deadline_s: it must be a number of seconds above 0, at most {MAX_DEADLINE_S} (30 days)"
+        )
     return float(value)
 
 

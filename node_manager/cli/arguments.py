@@ -16,6 +16,8 @@ SOCKET_VARIABLE = "XCE_STATUS_SOCKET"
 NS_PER_S = 1_000_000_000
 _HELP_WIDTH = 100
 """Wider lines of help are hard to read."""
+_MAX_DEADLINE_D = 30
+"""What the status API takes (`api.limits.MAX_DEADLINE_S`, whose module would take longer to load than the rest)."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(?:\d{1,9}(?:ms|s|m|h|d))+|\d{1,9}")
 _PART = re.compile(r"(\d+)(ms|s|m|h|d)")
@@ -58,10 +60,12 @@ def parse_duration_ns(text: str) -> int:
 
 
 def parse_deadline_ns(text: str) -> int:
-    """Read a duration above zero."""
+    """Read a duration above zero that the agent takes."""
     value = parse_duration_ns(text)
     if value == 0:
         raise argparse.ArgumentTypeError("a deadline must be above 0")
+    if value > _MAX_DEADLINE_D * _UNITS_MS["d"] * (NS_PER_S // 1000):
+        raise argparse.ArgumentTypeError(f"a deadline is at most {_MAX_DEADLINE_D}d, not {text}")
     return value
 
 
@@ -102,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     status = command("status", "show the node, its components and facts")
     status.add_argument("--watch", action="store_true", help="redraw at each change, until Ctrl-C")
     why = command("why", "explain why a component is as it is and what comes next")
-    why.add_argument("component", metavar="COMPONENT")
+    why.add_argument("component", metavar="COMPONENT", nargs="+")
     events = command("events", "show the history, oldest first")
     events.add_argument("component", metavar="COMPONENT", nargs="?", help="only events of this component")
     events.add_argument("--after", type=_sequence, default=0, metavar="SEQ", help="only newer events than this")
@@ -110,11 +114,21 @@ def parser() -> argparse.ArgumentParser:
     for name, summary in _COMPONENT_VERBS.items():
         command(name, summary, reason).add_argument("component", metavar="COMPONENT", nargs="+")
     drain = command("drain", "take no more work and let what runs end", reason)
-    drain.add_argument("--deadline", type=parse_deadline_ns, metavar="TIME", help="when it must be over, such as 2h")
+    drain.add_argument(
+        "--deadline",
+        type=parse_deadline_ns,
+        metavar="TIME",
+        help=f"when it must be over, such as 2h; at most {_MAX_DEADLINE_D}d",
+    )
     for name, summary in _HOST_VERBS.items():
         command(name, summary, reason)
-    maintenance = command("maintenance", "switch automatic starts and kills off (on) or on again (off)", reason)
-    maintenance.add_argument("switch", choices=["on", "off"])
+    maintenance = command("maintenance", "keep the node manager from starting and killing by itself", reason)
+    maintenance.add_argument(
+        "switch",
+        choices=["on", "off"],
+        help="on: nothing is started by itself and no probe kills; facts, leases and your own words still start and "
+        "stop. off: the node manager looks after its components again",
+    )
     wait = command("wait", "wait until something is so; also for the agent itself")
     wait.add_argument("--for", dest="goal", required=True, metavar="GOAL", help=f"{', '.join(GOALS)} or state=NAME")
     wait.add_argument("--timeout", type=parse_duration_ns, default="60s", metavar="TIME", help="default 60s")

@@ -15,7 +15,7 @@ from node_manager.cli.terminal import Screen, clean, error, one_line
 TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 DONE, NOT_SO, USAGE, UNREACHABLE, FORBIDDEN = 0, 1, 2, 3, 4
@@ -47,12 +47,13 @@ class Nodectl:
             case "status":
                 return self._watch() if arguments.watch else self._status()
             case "why":
-                return self._why(arguments.component)
+                return self._each(arguments.component, self._why)
             case "events":
                 return self._events()
             case "start" | "stop" | "restart" as verb:
-                names = arguments.component
-                return max(self._change(f"/v1/components/{_quoted(name)}/{verb}", name) for name in names)
+                return self._each(
+                    arguments.component, lambda name: self._change(f"/v1/components/{_quoted(name)}/{verb}", name)
+                )
             case "drain":
                 deadline = arguments.deadline
                 return self._change("/v1/host/drain", deadline_s=None if deadline is None else deadline / NS_PER_S)
@@ -66,6 +67,10 @@ class Nodectl:
                 return self._change("/v1/reload")
             case verb:
                 return self._change(f"/v1/host/{verb}")
+
+    def _each(self, names: list[str], what: Callable[[str], int]) -> int:
+        """Do it for every name, also after one that failed; the result is the greatest exit status."""
+        return max(what(name) for name in names)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -125,7 +130,10 @@ class Nodectl:
         return DONE
 
     def _events(self) -> int:
-        after = self._arguments.after
+        after, component = self._arguments.after, self._arguments.component
+        if component is not None and (unknown := self._unknown(component)):
+            error(f"cannot show events: {unknown}")
+            return NOT_SO
         if self._arguments.follow:
             try:
                 for event in follow(self._client, after):
@@ -136,12 +144,30 @@ class Nodectl:
             answer = self._client.get(f"/v1/events?after={after}&limit={_EVENTS_PAGE}")
             if not answer.ok:
                 return self._refused(answer)
-            events = [json.loads(line) for line in answer.body.splitlines()]
+            events = _events_of(answer)
             for event in events:
                 self._print_event(event)
             if len(events) < _EVENTS_PAGE:
                 return DONE
             after = events[-1]["seq"]
+
+    def _unknown(self, component: str) -> str:
+        """Say that there is no such component, neither now nor in the history; empty: there is, or may be."""
+        from node_manager.cli.waiting import UnknownComponent, check_known
+
+        answer = self._client.get("/v1/status")
+        if not answer.ok:
+            return ""
+        try:
+            check_known(clean(answer.body), component)
+        except UnknownComponent as unknown:
+            after = 0
+            while events := _events_of(self._client.get(f"/v1/events?after={after}&limit={_EVENTS_PAGE}")):
+                if any(event.get("component") == component for event in events):
+                    return ""
+                after = events[-1]["seq"]
+            return str(unknown)
+        return ""
 
     def _print_event(self, event: dict[str, Any]) -> None:
         from node_manager.cli import why_view
@@ -150,14 +176,19 @@ class Nodectl:
             self._screen.print(json.dumps(event) if self._json else why_view.event_line(clean(event)))
 
     def _wait(self) -> int:
-        from node_manager.cli.waiting import timed_out, wait
+        from node_manager.cli.waiting import UnknownComponent, timed_out, wait
 
         goal, component, timeout_ns = self._arguments.goal, self._arguments.component, self._arguments.timeout
-        lacking = wait(self._client, goal, component, timeout_ns)
+        try:
+            lacking = wait(self._client, goal, component, timeout_ns)
+            sentence = timed_out(goal, component, timeout_ns, lacking)
+        except UnknownComponent as unknown:
+            lacking = [str(unknown)]
+            sentence = f"cannot wait: {unknown}"
         if self._json:
             self._print_json({"ok": not lacking, "missing": lacking})
         elif lacking:
-            error(timed_out(goal, component, timeout_ns, lacking))
+            error(sentence)
         return NOT_SO if lacking else DONE
 
     # --- changing -----------------------------------------------------------------------------------------------
@@ -238,6 +269,11 @@ def _quoted(component: str) -> str:
     from urllib.parse import quote
 
     return quote(component, safe="")
+
+
+def _events_of(answer: Answer) -> list[dict[str, Any]]:
+    """The events of a page; none where it is no page."""
+    return [json.loads(line) for line in answer.body.splitlines()] if isinstance(answer.body, bytes) else []
 
 
 def _detail(answer: Answer) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from node_manager.cli.table import Column, cut, layout
-from node_manager.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Moments, Screen, duration, one_line
+from node_manager.cli.table import FIRST, Column, layout
+from node_manager.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Moments, Screen, duration, jobs, one_line
 
 TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 COMPONENTS = (
     Column("COMPONENT", shrink=12),
-    Column("ROLE", shrink=6, drop=1),
+    Column("ROLE", shrink=6, drop=FIRST),
     Column("STATE"),
     Column("READY"),
     Column("PID", right=True, drop=3),
@@ -40,7 +40,12 @@ _STATE_COLOURS = {
 _YES_NO = {True: "yes", False: "no", None: "?"}
 _COMPONENT_FACTS = "component."
 """Facts that the table of components shows already."""
+_LATCHED_FACTS = ("host.", "node.", "operator.")
+"""Facts that are news only while they are true."""
 _MAINTENANCE = "node.maintenance"
+_HOLD = "operator-hold"
+_CONSEQUENCES = ("dependency", "node-stopping", "maintenance")
+"""Rules under which a component is not the trouble itself: another one, or somebody's word, is."""
 _ROUTINE = ("probe", "stop, unless the lease is renewed")
 """What comes next again and again as long as all is well: `why` shows it, the table would only be noisy."""
 
@@ -49,16 +54,22 @@ def render(body: dict[str, Any], screen: Screen) -> list[str]:
     """Render a clean status body for this screen."""
     width, _ = screen.size()
     moments = Moments(body)
-    lines = [_headline(body, screen), *_host(body["host"], moments, screen), *_troubles(body, screen)]
+    lines = [
+        _headline(body, screen),
+        *_host(body["host"], moments, screen),
+        *_maintenance(body["node"], screen),
+        *_troubles(body, screen),
+    ]
     components = body["components"]
     if components:
         lines += ["", *_components(components, moments, screen, width)]
-    facts = [fact for fact in body["facts"] if not fact["name"].startswith(_COMPONENT_FACTS)]
+    facts = [fact for fact in body["facts"] if _worth_showing(fact)]
     if facts:
         lines += ["", *_facts(facts, moments, screen, width)]
-    troubled = next((one_line(component["name"]) for component in components if _troubled(component)), None)
+    troubled = [component for component in components if _troubled(component)]
     if troubled:
-        lines += ["", cut(f"More: xce-nodectl why {troubled}", width)]
+        troubled.sort(key=lambda component: component["rule"] in _CONSEQUENCES)
+        lines += ["", f"More: xce-nodectl why {' '.join(one_line(component['name']) for component in troubled)}"]
     return lines
 
 
@@ -66,11 +77,18 @@ def _headline(body: dict[str, Any], screen: Screen) -> str:
     node = body["node"]
     ready = screen.paint("ready", GREEN) if node["ready"] else screen.paint("NOT READY", RED, BOLD)
     parts = [screen.paint(one_line(node["name"]), BOLD), one_line(node["state"]), ready]
+    held = sum(component["rule"] == _HOLD for component in body["components"])
+    if held:
+        # A component that was stopped by hand does not make the node unready: somebody must be told all the same.
+        parts.append(screen.paint(f"{held} held", YELLOW, BOLD))
     parts.append(f"host {one_line(body['host']['state'])}")
-    if any(fact["name"] == _MAINTENANCE and fact["value"] is True for fact in body["facts"]):
+    if node.get("maintenance") or any(f["name"] == _MAINTENANCE and f["value"] is True for f in body["facts"]):
         parts.append(screen.paint("maintenance", YELLOW, BOLD))
     if node["roles"]:
         parts.append(f"roles {', '.join(one_line(role) for role in node['roles'])}")
+    if node.get("agent_pid") is not None:
+        version = one_line(node.get("agent_version"))
+        parts.append(f"agent {f'{version} ' if version else ''}pid {one_line(node['agent_pid'])}")
     return "  ".join(parts)
 
 
@@ -79,16 +97,22 @@ def _host(host: dict[str, Any], moments: Moments, screen: Screen) -> list[str]:
     if host["state"] == "active":
         return []
     parts = [f"host is {one_line(host['state'])}"]
-    if host["deadline_ns"] is not None:
-        parts.append(f"deadline {moments.clock(host['deadline_ns'])} ({moments.ahead(host['deadline_ns'])})")
+    if host["deadline_ns"] is not None and host["state"] == "draining":
+        parts.append(moments.deadline(host["deadline_ns"]))
     if host["jobs_left"] is not None:
-        parts.append(f"{host['jobs_left']} job{'' if host['jobs_left'] == 1 else 's'} left")
+        parts.append(f"{jobs(host['jobs_left'])} left")
     if host["by"]:
         parts.append(f"by {one_line(host['by'])}")
     sentence = ", ".join(parts)
     if host["reason"]:
         sentence += f": {one_line(host['reason'])}"
     return [screen.paint(sentence, YELLOW)]
+
+
+def _maintenance(node: dict[str, Any], screen: Screen) -> list[str]:
+    """Say who switched automatic starts and kills off, and why."""
+    said = one_line(node.get("maintenance"))
+    return [screen.paint(f"maintenance by {said}", YELLOW)] if said else []
 
 
 def _troubles(body: dict[str, Any], screen: Screen) -> list[str]:
@@ -137,11 +161,11 @@ def _components(components: list[dict[str, Any]], moments: Moments, screen: Scre
 
 
 def _reason(component: dict[str, Any]) -> str:
-    """Why it is so; where all is as configured, what the component itself says."""
-    said = one_line(component.get("status_text"))
-    if said and component["ready"] and component["rule"] == "configured":
-        return said
-    return one_line(component["reason"])
+    """Why it is so; where all is as configured, what the component itself says. Its jobs come first."""
+    text = one_line(component["reason"])
+    if component["ready"] and component["rule"] == "configured":
+        text = one_line(component.get("status_text")) or text
+    return text if component.get("jobs") is None else "; ".join(filter(None, [jobs(component["jobs"]), text]))
 
 
 def _next(component: dict[str, Any], moments: Moments) -> str:
@@ -162,11 +186,17 @@ def _facts(facts: list[dict[str, Any]], moments: Moments, screen: Screen, width:
     rows = []
     for fact in facts:
         until = fact["valid_until_ns"]
-        held = "-" if until is None else duration(until - moments.now_ns) if until > moments.now_ns else "over"
+        held = "-" if until is None else duration(until - moments.now_ns) if until > moments.now_ns else "expired"
         value = {True: "true", False: "false", None: "unknown"}[fact["value"]]
         term = "-" if fact["term"] is None else one_line(fact["term"])
         rows.append([one_line(fact["name"]), value, one_line(fact["authority"]) or "-", term, held])
     return layout(FACTS, rows, width, lambda text, _, number: screen.paint(text, BOLD) if number < 0 else text)
+
+
+def _worth_showing(fact: dict[str, Any]) -> bool:
+    if fact["name"].startswith(_COMPONENT_FACTS):
+        return False
+    return fact["value"] is True or not fact["name"].startswith(_LATCHED_FACTS)
 
 
 def _troubled(component: dict[str, Any]) -> bool:

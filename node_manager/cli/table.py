@@ -8,13 +8,16 @@ if TYPE_CHECKING:
 
 GAP = "  "
 ELLIPSIS = "…"
+FIRST = 0
+"""`Column.drop` of a column that is worth less than the end of a text."""
 
 
 class Column:
     """One column.
 
     `shrink` is the width that it may shrink to (None: never), `drop` the order in which columns go where even that is
-    too wide (None: never). Once no column is left to drop, what shrinks may go to its title. `right` aligns numbers.
+    too wide (None: never; FIRST: before any text is cut). Once no column is left to drop, what shrinks may go to its
+    title. `right` aligns numbers.
     """
 
     __slots__ = ("drop", "right", "shrink", "title")
@@ -39,28 +42,47 @@ def layout(
 ) -> list[str]:
     """Render title and rows, each line at most `width` characters where the columns can be made to fit.
 
+    A column whose cells are all empty is left out. A text with nothing but empty cells at its right runs on over them.
     `paint(padded text, column title, row number)` may colour a cell; the title's row number is -1.
     """
-    shown = list(range(len(columns)))
+    shown = [i for i in range(len(columns)) if not rows or any(row[i] for row in rows)]
     while True:
-        natural = {i: max(len(columns[i].title), *(len(row[i]) for row in rows), 0) for i in shown}
+        natural = _natural(columns, rows, shown)
         widths = _fit(columns, natural, width, hard=False)
         droppable = [i for i in shown if columns[i].drop is not None]
-        if widths is not None or not droppable:
+        first = widths != natural and any(columns[i].drop == FIRST for i in shown)
+        if not droppable or (widths is not None and not first):
             break
         shown.remove(min(droppable, key=lambda i: columns[i].drop or 0))
     widths = widths or _fit(columns, natural, width, hard=True) or natural
     lines = []
     for number, row in enumerate([[column.title for column in columns], *rows], start=-1):
+        last = max((place for place, i in enumerate(shown) if row[i]), default=0)
         cells = []
-        for i in shown:
-            text = cut(row[i], widths[i])
-            padded = text.rjust(widths[i]) if columns[i].right else text.ljust(widths[i])
-            if i == shown[-1]:
-                padded = padded.rstrip()
+        for place, i in enumerate(shown[: last + 1]):
+            room = sum(widths[j] + len(GAP) for j in shown[place:]) - len(GAP) if place == last else widths[i]
+            text = cut(row[i], room)
+            padded = text.rjust(widths[i]) if columns[i].right else text if place == last else text.ljust(widths[i])
             cells.append(paint(padded, columns[i].title, number))
-        lines.append(GAP.join(cells).rstrip())
+        lines.append(GAP.join(cells))
     return lines
+
+
+def _natural(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: list[int]) -> dict[int, int]:
+    """The widths at which nothing is cut: what runs on over empty cells needs less of its own column."""
+    natural = {i: len(columns[i].title) for i in shown}
+    running_on = []
+    for row in rows:
+        filled = [i for i in shown if row[i]]
+        for i in filled:
+            if i == filled[-1] and i != shown[-1]:
+                running_on.append((i, len(row[i])))
+            else:
+                natural[i] = max(natural[i], len(row[i]))
+    for i, needed in running_on:
+        room = sum(natural[j] + len(GAP) for j in shown if j >= i) - len(GAP)
+        natural[i] += max(0, needed - room)
+    return natural
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int, *, hard: bool) -> dict[int, int] | None:

@@ -19,6 +19,7 @@ MIN_WIDTH = 40
 NS_PER_S = 1_000_000_000
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_STATES_IN_WORDS = {"backoff": "waiting to restart", "killing": "being killed"}
 
 
 class Screen:
@@ -58,7 +59,7 @@ class Screen:
 def clean(value: Any) -> Any:
     """Make every string of an answer harmless for a terminal; only line ends stay, see `one_line`."""
     if isinstance(value, str):
-        return printable(value, keep="\n")
+        return printable(value.expandtabs(), keep="\n")
     if isinstance(value, list):
         return [clean(item) for item in value]
     if isinstance(value, dict):
@@ -90,6 +91,17 @@ def duration(ns: int) -> str:
     return f"{seconds // _DAY}d{seconds % _DAY // _HOUR}h"
 
 
+def state_words(state: object) -> str:
+    """Say a state after `is`: those that are no English words in that place are said in words too."""
+    text = one_line(state)
+    return f"{_STATES_IN_WORDS[text]} ({text})" if text in _STATES_IN_WORDS else text
+
+
+def jobs(count: int) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
 def clock(wall_ns: int) -> str:
     """Show an instant as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_ns / NS_PER_S))
@@ -113,6 +125,11 @@ class Moments:
     def ahead(self, at_ns: int) -> str:
         """`in 12s`, or `now` where it is due."""
         return f"in {duration(at_ns - self.now_ns)}" if at_ns > self.now_ns else "now"
+
+    def deadline(self, at_ns: int) -> str:
+        """`deadline 2025-10-09 09:03:20 (in 10m00s)`; how long ago where it has passed."""
+        distance = self.ahead(at_ns) if at_ns > self.now_ns else self.ago(at_ns)
+        return f"deadline {self.clock(at_ns)} ({distance})"
 
     def next(self, following: dict[str, Any] | None) -> str:
         """`start in 12s`; empty where nothing happens by itself."""

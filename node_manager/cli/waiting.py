@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from node_manager.cli.changes import Changes
-from node_manager.cli.terminal import clean, duration, one_line
+from node_manager.cli.terminal import Moments, clean, duration, jobs, one_line, state_words
 
 TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
 if TYPE_CHECKING:
@@ -18,10 +18,24 @@ _WITHOUT_PROCESS = ("stopped", "exited", "failed")
 _HOST_STATES = {"drained": ("drained", "decommissioned"), "decommissioned": ("decommissioned",)}
 """A decommissioned host is past being drained."""
 _STATE = "state="
+_WAITING_CONFIG = "waiting-config"
 GOALS = ("ready", "running", "stopped", *_HOST_STATES)
 _LOOK_AGAIN_S = 2.0
 """A status is looked at so often even if no event says that it changed."""
 _NS_PER_S = 1_000_000_000
+
+
+class UnknownComponent(Exception):  # noqa: N818  it is what the caller named, not a fault of ours
+    """The agent has its configuration and no component of this name; the sentence names those that it has."""
+
+
+def check_known(body: dict[str, Any], component: str | None) -> None:
+    """Raise UnknownComponent where waiting for this component would be in vain, by this (clean) status."""
+    known = [one_line(entry["name"]) for entry in body["components"]]
+    # Without a configuration nothing is known yet, and every name may still come.
+    if component is None or component in known or body["node"]["state"] == _WAITING_CONFIG:
+        return
+    raise UnknownComponent(f"no component is called {component!r}; there are: {', '.join(known) or 'none'}")
 
 
 def goal_error(goal: str, component: str | None) -> str | None:
@@ -42,14 +56,12 @@ def goal_error(goal: str, component: str | None) -> str | None:
 def missing(body: dict[str, Any], goal: str, component: str | None) -> list[str]:
     """Say what still stands between this (clean) status and the goal, a sentence each; nothing: it is reached."""
     if goal in _HOST_STATES:
-        state = body["host"]["state"]
-        return [] if state in _HOST_STATES[goal] else [f"host is {one_line(state)}"]
+        return [] if body["host"]["state"] in _HOST_STATES[goal] else [_host_sentence(body)]
     components = body["components"]
     if component is not None:
         components = [known for known in components if known["name"] == component]
         if not components:
-            names = ", ".join(one_line(known["name"]) for known in body["components"]) or "none"
-            return [f"no component is called {component!r}; there are: {names}"]
+            return [f"node is {one_line(body['node']['state'])}"]
     elif goal == "ready":
         return [] if body["node"]["ready"] else _node_not_ready(body)
     elif goal == "running":
@@ -60,7 +72,10 @@ def missing(body: dict[str, Any], goal: str, component: str | None) -> list[str]
 
 
 def wait(client: Client, goal: str, component: str | None, timeout_ns: int) -> list[str]:
-    """Wait until nothing is missing, at most `timeout_ns`; what is missing then. An absent agent is waited for too."""
+    """Wait until nothing is missing, at most `timeout_ns`; what is missing then. An absent agent is waited for too.
+
+    Raises UnknownComponent as soon as the agent says that it knows no such component.
+    """
     from node_manager.api.client import NotReachable
 
     deadline_s = time.monotonic() + timeout_ns / _NS_PER_S
@@ -68,7 +83,11 @@ def wait(client: Client, goal: str, component: str | None, timeout_ns: int) -> l
         while True:
             try:
                 answer = client.get("/v1/status")
-                lacking = missing(clean(answer.body), goal, component) if answer.ok else [f"agent says {answer.status}"]
+                lacking = [f"agent says {answer.status}"]
+                if answer.ok:
+                    body = clean(answer.body)
+                    check_known(body, component)
+                    lacking = missing(body, goal, component)
             except NotReachable as error:
                 lacking = [str(error)]
             left_s = deadline_s - time.monotonic()
@@ -93,6 +112,17 @@ def _reached(component: dict[str, Any], goal: str) -> bool:
     return bool(component["state"] == goal.removeprefix(_STATE))
 
 
+def _host_sentence(body: dict[str, Any]) -> str:
+    """Where the host stands, and what a drain still waits for."""
+    host = body["host"]
+    parts = [f"host is {one_line(host['state'])}"]
+    if host["jobs_left"] is not None:
+        parts.append(f"{jobs(host['jobs_left'])} left")
+    if host["deadline_ns"] is not None:
+        parts.append(Moments(body).deadline(host["deadline_ns"]))
+    return ", ".join(parts)
+
+
 def _node_not_ready(body: dict[str, Any]) -> list[str]:
     node = body["node"]
     lacking = [] if node["state"] == "running" else [f"node is {one_line(node['state'])}"]
@@ -104,5 +134,5 @@ def _node_not_ready(body: dict[str, Any]) -> list[str]:
 
 def _sentence(component: dict[str, Any]) -> str:
     ready = {True: "", False: ", not ready", None: ", readiness unknown"}[component["ready"]]
-    reason = one_line(component["reason"])
-    return f"{one_line(component['name'])} is {one_line(component['state'])}{ready}{f' ({reason})' if reason else ''}"
+    reason = f" ({one_line(component['reason'])})" if component["reason"] else ""
+    return f"{one_line(component['name'])} is {state_words(component['state'])}{ready}{reason}"

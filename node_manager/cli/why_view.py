@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from node_manager.cli.terminal import BOLD, GREEN, NS_PER_S, RED, YELLOW, Moments, Screen, clock, one_line
+from node_manager.api.text import printable
+from node_manager.cli.table import cut
+from node_manager.cli.terminal import (
+    BOLD,
+    GREEN,
+    NS_PER_S,
+    RED,
+    YELLOW,
+    Moments,
+    Screen,
+    clock,
+    one_line,
+    state_words,
+)
 
 TYPE_CHECKING = False  # typing itself costs some milliseconds at each start of a command
 if TYPE_CHECKING:
     from typing import Any
 
-HISTORY_SHOWN = 5
-"""Last events shown: what fits a screen beside the rest."""
+HISTORY_SHOWN = 8
+"""Events shown: what fits a screen beside the rest."""
+LOG_SHOWN = 5
+"""Last lines of the component's output shown: where a program that cannot start says why."""
+LOG_LINE_CHARS = 400
+"""Of one line of output: some programs print a page on one line."""
+_TELLING = ("component.exited", "component.probe_failed", "command.")
+"""Names, or their beginnings, of events of which the newest is always shown: what happened, and who wanted it."""
 _LABEL_WIDTH = 10
 _READY = {True: "ready", False: "not ready", None: "readiness unknown"}
-_EVENT_FIELDS = ("seq", "at", "event", "component", "count")
+_EVENT_FIELDS = ("seq", "at", "event", "component", "count", "first_at")
+_QUOTED = frozenset(' "=')
+"""A value with one of these stands in quotes, or it could be taken for several."""
 
 
 def render(body: dict[str, Any], screen: Screen) -> list[str]:
     """Render a clean explanation for this screen."""
     moments = Moments(body)
     colour = GREEN if body["state"] == "running" and body["ready"] else YELLOW if body["state"] == "running" else RED
-    state = screen.paint(one_line(body["state"]), colour, BOLD)
-    lines = [
+    state = screen.paint(state_words(body["state"]), colour, BOLD)
+    return [
         f"{screen.paint(one_line(body['component']), BOLD)} is {state}: {one_line(body['reason'])}",
         "",
         *_labelled("since", [f"{moments.clock(body['since_ns'])} ({moments.ago(body['since_ns'])})"]),
         *_labelled("wanted", [f"{one_line(body['desired'])}; {_READY[body['ready']]}; role {one_line(body['role'])}"]),
         *_labelled("rule", _ruling(body, moments)),
         *_labelled("also", [_claim(claim, moments) for claim in _others(body)]),
-        *_labelled("last exit", [one_line(body["last_exit"])] if body["last_exit"] else []),
+        *_labelled("last exit", _last_exit(body)),
         *_labelled("probes", [_probe(probe, moments) for probe in body["probes"]]),
         *_labelled("next", [_next(body["next"], moments)]),
+        *_labelled("log", _log(body)),
+        *_labelled("history", [event_line(event, with_component=False) for event in _history(body["history"])]),
     ]
-    history = body["history"][-HISTORY_SHOWN:]
-    return lines + _labelled("history", [event_line(event, with_component=False) for event in history])
 
 
 def event_line(event: dict[str, Any], *, with_component: bool = True) -> str:
@@ -47,22 +68,51 @@ def event_line(event: dict[str, Any], *, with_component: bool = True) -> str:
         if key not in _EVENT_FIELDS and value is not None
     ]
     if event.get("count", 1) > 1:
-        parts.append(f"({event['count']} times)")
+        since = f" since {_time_of_day(event['first_at'], event['at'])}" if event.get("first_at") else ""
+        parts.append(f"({event['count']} times{since})")
     return "  ".join(parts)
+
+
+def _history(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Choose what is shown: the newest of each telling kind, however old, then the latest; in their order."""
+    chosen: set[int] = set()
+    for kind in _TELLING:
+        places = [place for place, event in enumerate(events) if one_line(event["event"]).startswith(kind)]
+        chosen.update(places[-1:])
+    for place in reversed(range(len(events))):
+        if len(chosen) >= HISTORY_SHOWN:
+            break
+        chosen.add(place)
+    return [events[place] for place in sorted(chosen)]
+
+
+def _last_exit(body: dict[str, Any]) -> list[str]:
+    """How the last run ended, unless the headline says so."""
+    text = one_line(body["last_exit"])
+    return [text] if text and text not in one_line(body["reason"]) else []
+
+
+def _log(body: dict[str, Any]) -> list[str]:
+    """Where its output goes and how that ends, where the agent says so."""
+    if not body.get("log"):
+        return []
+    # Not `one_line`: the indentation of a traceback is worth keeping.
+    tail = [cut(printable(line.rstrip()), LOG_LINE_CHARS) for line in body.get("log_tail") or []]
+    return [one_line(body["log"]), *tail[-LOG_SHOWN:]]
 
 
 def _labelled(label: str, texts: list[str]) -> list[str]:
     """Put a label before the first of several lines; nothing where there are none."""
     labels = [label] + [""] * len(texts)
-    return [f"  {name:<{_LABEL_WIDTH}}{text}" for name, text in zip(labels, texts, strict=False)]
+    return [f"  {name:<{_LABEL_WIDTH}}{text}".rstrip() for name, text in zip(labels, texts, strict=False)]
 
 
 def _ruling(body: dict[str, Any], moments: Moments) -> list[str]:
     """The rule that decides, with who stated it and when, where somebody did."""
     for claim in body["claims"]:
         if claim["rule"] == body["rule"]:
-            return [_claim(claim, moments)]
-    return [f"{one_line(body['rule'])}: {one_line(body['reason'])}"]
+            return [_claim(claim, moments, said=body["reason"])]
+    return [one_line(body["rule"])]
 
 
 def _others(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -75,8 +125,11 @@ def _others(body: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _claim(claim: dict[str, Any], moments: Moments) -> str:
-    text = f"{one_line(claim['rule'])}: {one_line(claim['reason'])}"
+def _claim(claim: dict[str, Any], moments: Moments, *, said: str | None = None) -> str:
+    """A rule with its reason, but for one that was `said` already."""
+    text = one_line(claim["rule"])
+    if claim["reason"] != said:
+        text += f": {one_line(claim['reason'])}"
     if claim["by"]:
         text += f"; by {one_line(claim['by'])}"
     if claim["at"]:
@@ -105,6 +158,13 @@ def _next(following: dict[str, Any] | None, moments: Moments) -> str:
     return text if following["at_ns"] is None else f"{text} ({moments.clock(following['at_ns'])})"
 
 
+def _time_of_day(at: str, beside: str) -> str:
+    """Local time, without the date where that is the one of the time `beside` it."""
+    text, other = _local(at), _local(beside)
+    day, _, time_of_day = text.partition(" ")
+    return time_of_day if time_of_day and other.startswith(f"{day} ") else text
+
+
 def _local(at: str) -> str:
     """Turn ISO 8601 into local time; what is not a time is shown as it came."""
     from datetime import datetime
@@ -116,5 +176,8 @@ def _local(at: str) -> str:
 
 
 def _value(value: object) -> str:
-    text = one_line(value)
-    return f'"{text}"' if " " in text or not text else text
+    text = one_line(str(value).lower() if isinstance(value, bool) else value)
+    if text and _QUOTED.isdisjoint(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -14,7 +14,7 @@ from tests.unit.api.schema import errors, resolve
 
 DOCUMENT: dict[str, Any] = json.loads((Path(node_manager.api.__path__[0]) / "openapi.json").read_text("utf-8"))
 STATUS = status_body(
-    component("controller"),
+    component("controller", status_text="primary", jobs=None),
     component(
         "worker",
         state="backoff",
@@ -23,9 +23,17 @@ STATUS = status_body(
         rule="backoff",
         uptime_ns=None,
         last_exit="exited with status 1",
+        jobs=2,
         next={"what": "start", "at_ns": NOW_NS + S},
     ),
-    node={"ready": False, "instance_id": None, "config_error": "wrong"},
+    node={
+        "ready": False,
+        "instance_id": None,
+        "config_error": "wrong",
+        "agent_pid": 7,
+        "agent_version": "1",
+        "maintenance": "x: y",
+    },
     host={"state": "draining", "epoch": 7, "reason": "kernel", "by": "x", "deadline_ns": NOW_NS, "jobs_left": 2},
     facts=[
         {
@@ -46,7 +54,9 @@ WHY = why_body(
     probes=[
         {"probe": "liveness", "state": "ok", "detail": None, "successes": 3, "failures": 0, "next_at_ns": NOW_NS + S}
     ],
-    history=[event(1, old="running", new="backoff"), event(2, count=4)],
+    history=[event(1, old="running", new="backoff"), event(2, count=4, first_at="2025-10-09T08:53:01.000Z")],
+    log="/var/log/xce/worker.log",
+    log_tail=["Traceback", "  line 1"],
 )
 
 

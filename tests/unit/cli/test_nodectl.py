@@ -10,6 +10,8 @@ import pytest
 
 from node_manager import __version__
 from node_manager.api.backend import CommandRequest, CommandResult
+from node_manager.api.limits import MAX_DEADLINE_S
+from node_manager.cli.arguments import parse_deadline_ns
 from node_manager.cli.nodectl import main
 from node_manager.core.events import Verb
 from tests.unit.api.fake import BOUND_S, NOW_NS, S, Service, component, event, status_body, why_body
@@ -189,7 +191,16 @@ def test_wrong_command_lines(arguments: list[str], capsys: pytest.CaptureFixture
 
 def test_agent_calls_the_request_wrong(run: Run) -> None:
     """What only the agent can tell to be wrong is usage too."""
-    assert run("drain", "--deadline", "40d").status == 2
+    assert run("drain", "--reason", "x" * 600).status == 2
+
+
+def test_longest_deadline_is_the_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    """A deadline that the agent would not take is refused in the words of the option, and the longest is taken."""
+    assert parse_deadline_ns("30d") == MAX_DEADLINE_S * S
+    with pytest.raises(SystemExit) as ended:
+        main(["drain", "--deadline", "40d"])
+    assert ended.value.code == 2
+    assert "argument --deadline: a deadline is at most 30d, not 40d" in capsys.readouterr().err
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +233,59 @@ def test_events(service: Service, run: Run) -> None:
     assert run("events", "controller").out.count("\n") == 1
     assert run("events", "--after", "2").out.count("\n") == 1
     assert [json.loads(line)["seq"] for line in run("events", "--json").out.splitlines()] == [1, 2, 3]
+
+
+def test_repeats_say_since_when(service: Service, run: Run) -> None:
+    """When a row of equal events began is said in local time, with its date where that is another one."""
+    service.happen(
+        event(1, count=12, first_at="2025-10-09T08:34:07.000Z"), event(2, count=3, first_at="2025-10-08T23:59:59.000Z")
+    )
+    first, second = run("events").out.splitlines()
+    assert first.endswith("component.state_changed  (12 times since 08:34:07)")
+    assert second.endswith("component.state_changed  (3 times since 2025-10-08 23:59:59)")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("plain", "x=plain"),
+        ("", 'x=""'),
+        ('said "no" twice', r'x="said \"no\" twice"'),
+        ('"', r'x="\""'),
+        ("a=b", 'x="a=b"'),
+        ("C:\\a b", r'x="C:\\a b"'),
+        (True, "x=true"),
+        (7, "x=7"),
+    ],
+)
+def test_values_of_events_can_be_told_apart(service: Service, run: Run, value: object, shown: str) -> None:
+    """Whatever a value holds, where it begins and where it ends can be seen."""
+    service.happen(event(1, x=value))
+    assert run("events").out.rstrip("\n").endswith(f"component.state_changed  {shown}")
+
+
+@pytest.mark.parametrize("arguments", [("events", "nosuch"), ("events", "--follow", "nosuch")])
+def test_events_of_a_wrong_name(run: Run, arguments: tuple[str, ...]) -> None:
+    """Nobody follows a typing error."""
+    outcome = run(*arguments)
+    assert (outcome.status, outcome.out) == (1, "")
+    assert "no component is called 'nosuch'; there are: controller, worker" in outcome.err
+
+
+def test_events_of_a_component_that_was_removed(service: Service, run: Run) -> None:
+    """What the history still tells of a component can still be read."""
+    service.happen(event(1, component="gone"))
+    assert run("events", "gone").out.count("\n") == 1
+
+
+def test_why_of_several_components(run: Run) -> None:
+    """The line `More:` of status can be used as it stands; a wrong name does not hide the others."""
+    outcome = run("why", "worker", "nosuch", "controller")
+    assert outcome.status == 1
+    assert [line for line in outcome.out.splitlines() if " is running" in line] == [
+        "worker is running: the configuration wants it",
+        "controller is running: the configuration wants it",
+    ]
 
 
 def test_events_of_a_long_history(service: Service, run: Run) -> None:
@@ -292,13 +356,13 @@ def test_why_tells_the_whole_story(service: Service, run: Run) -> None:
         desired="down",
         ready=False,
         rule="operator-hold",
-        reason="stopped by an operator",
+        reason="stopped by an operator: disk swap",
         since_ns=NOW_NS - 252 * S,
         next={"what": "look again", "at_ns": NOW_NS + 12 * S},
         claims=[
             {
                 "rule": "operator-hold",
-                "reason": "disk swap",
+                "reason": "stopped by an operator: disk swap",
                 "since_ns": NOW_NS - 252 * S,
                 "by": "alice (uid 1000)",
                 "at": "2025-10-09T08:49:08Z",
@@ -317,29 +381,65 @@ def test_why_tells_the_whole_story(service: Service, run: Run) -> None:
             },
             {"probe": "startup", "state": "ok", "detail": None, "successes": 1, "failures": 0, "next_at_ns": None},
         ],
-        history=[event(seq, new=f"state{seq}") for seq in range(1, 9)],
+        history=[
+            event(1, "component.exited", how="SIGSEGV"),
+            event(2, "command.received", verb="restart"),
+            event(3, "component.exited", how="SIGTERM"),
+            event(4, "component.probe_failed", probe="liveness"),
+            *(event(seq, new=f"state{seq}") for seq in range(5, 20)),
+        ],
+        log="/var/log/xce/worker.log",
+        log_tail=["one", "two", "three", "Traceback:", "  File\t\x1b[31mx", "three\n", "y" * 5000],
     )
     outcome = run("why", "worker")
     assert outcome.status == 0
     assert outcome.out == (
         """\
-worker is stopped: stopped by an operator
+worker is stopped: stopped by an operator: disk swap
 
   since     2025-10-09 08:49:08 (4m12s ago)
   wanted    down; not ready; role manager
-  rule      operator-hold: disk swap; by alice (uid 1000); since 2025-10-09 08:49:08
+  rule      operator-hold; by alice (uid 1000); since 2025-10-09 08:49:08
   also      maintenance: no starts; since 2025-10-09 08:53:10
   last exit killed by SIGTERM
   probes    liveness failed: connection refused; 2 failures in a row; next in 4s
             startup ok; 1 success in a row
   next      look again in 12s (2025-10-09 08:53:32)
-  history   2025-10-09 08:53:04  component.state_changed  new=state4
-            2025-10-09 08:53:05  component.state_changed  new=state5
-            2025-10-09 08:53:06  component.state_changed  new=state6
-            2025-10-09 08:53:07  component.state_changed  new=state7
-            2025-10-09 08:53:08  component.state_changed  new=state8
-"""
+  log       /var/log/xce/worker.log
+            three
+            Traceback:
+              File  �[31mx
+            three
+            @
+  history   2025-10-09 08:53:02  command.received  verb=restart
+            2025-10-09 08:53:03  component.exited  how=SIGTERM
+            2025-10-09 08:53:04  component.probe_failed  probe=liveness
+            2025-10-09 08:53:15  component.state_changed  new=state15
+            2025-10-09 08:53:16  component.state_changed  new=state16
+            2025-10-09 08:53:17  component.state_changed  new=state17
+            2025-10-09 08:53:18  component.state_changed  new=state18
+            2025-10-09 08:53:19  component.state_changed  new=state19
+""".replace("@", "y" * 399 + "…")
     )
+
+
+def test_why_says_a_sentence_once(service: Service, run: Run) -> None:
+    """What the headline says is not said again as the rule's reason or as the last exit; a state is said in words."""
+    how = "exited with status 1 after 0.2s"
+    claim = {"rule": "backoff", "reason": how, "since_ns": NOW_NS - S, "by": None, "at": None}
+    service.backend.reasons["worker"] = why_body(
+        "worker", state="backoff", ready=False, rule="backoff", reason=how, last_exit=how, claims=[claim]
+    )
+    out = run("why", "worker").out
+    assert out.startswith(f"worker is waiting to restart (backoff): {how}\n")
+    assert out.count(how) == 1
+    assert "  rule      backoff; since 2025-10-09 08:53:19\n" in out
+
+
+def test_why_with_an_empty_log(service: Service, run: Run) -> None:
+    """A file without lines is named all the same."""
+    service.backend.reasons["worker"] = why_body("worker", log="/var/log/xce/worker.log")
+    assert "  log       /var/log/xce/worker.log\n" in run("why", "worker").out
 
 
 def test_why_of_an_uneventful_component(run: Run) -> None:
@@ -350,7 +450,7 @@ worker is running: the configuration wants it
 
   since     2025-10-09 08:51:50 (1m30s ago)
   wanted    up; ready; role manager
-  rule      configured: the configuration wants it; since 2025-10-09 08:51:50
+  rule      configured; since 2025-10-09 08:51:50
   next      nothing happens by itself
 """
     )
@@ -369,7 +469,7 @@ def test_nothing_from_the_agent_drives_the_terminal(service: Service, run: Run) 
         ],
     )
     service.backend.reasons["worker"] = why_body(
-        "worker", reason=evil, last_exit=evil, history=[event(1, evil, x=evil)]
+        "worker", reason=evil, last_exit=evil, history=[event(1, evil, x=evil)], log=evil, log_tail=[evil]
     )
     service.backend.result = CommandResult(ok=False, detail=evil, rule=evil)
     service.happen(event(1, evil, component=evil, at=evil))

@@ -104,23 +104,23 @@ nginx: waits for its first successful probe; next startup probe now
 
 """
 TABLE_100 = """\
-COMPONENT   ROLE           STATE     READY    PID  UPTIME  RESTARTS  REASON          NEXT
-controller  manager        running   yes    71234    1d2h         0  the configura…
-scheduler   manager        backoff   no         -       -        12  exited with s…  start in 12s
-worker      worker         stopped   no         -       -         0  drained
-nginx       reverse-proxy  starting  ?       4711      2s         0  waits for its…  startup probe …
+COMPONENT   STATE     READY    PID  UPTIME  RESTARTS  REASON                       NEXT
+controller  running   yes    71234    1d2h         0  the configuration wants it
+scheduler   backoff   no         -       -        12  exited with status 1 after…  start in 12s
+worker      stopped   no         -       -         0  drained
+nginx       starting  ?       4711      2s         0  waits for its first succes…  startup probe now
 """
 FACTS_100 = """\
 FACT                VALUE    AUTHORITY   TERM  VALID FOR
 controller.primary  true     controller    41         9s
-lease.provisioner   unknown  keeper         3       over
+lease.provisioner   unknown  keeper         3    expired
 node.maintenance    true     -              -          -
 
-More: xce-nodectl why scheduler
+More: xce-nodectl why scheduler nginx
 """
 TABLE_60 = """\
 COMPONENT   STATE     READY  UPTIME  REASON        NEXT
-controller  running   yes      1d2h  the configu…
+controller  running   yes      1d2h  the configuration want…
 scheduler   backoff   no          -  exited with…  start in…
 worker      stopped   no          -  drained
 nginx       starting  ?          2s  waits for i…  startup …
@@ -167,10 +167,65 @@ def test_healthy_node_is_short() -> None:
         == """\
 node-0042  running  ready  host active  roles manager, worker
 
-COMPONENT   ROLE     STATE    READY   PID  UPTIME  RESTARTS  REASON                      NEXT
+COMPONENT   ROLE     STATE    READY   PID  UPTIME  RESTARTS  REASON
 controller  manager  running  yes    4711   1m30s         0  the configuration wants it
 """
     )
+
+
+def test_a_column_without_a_cell_is_left_out_and_its_room_used() -> None:
+    """Nothing is cut for the sake of NEXT where nobody has one, nor for ROLE, which the headline has too."""
+    said = "joined 127.0.0.1:7011, active, for long"
+    shown = text(status_body(component("worker", role="worker", status_text=said, jobs=2)))
+    assert "NEXT" not in shown
+    assert f"2 jobs; {said}\n" in shown
+    following = {"what": "start when controller.primary is true", "at_ns": None}
+    waiting = component("scheduler", state="stopped", desired="down", ready=False, reason="waits", next=following)
+    shown = text(status_body(component("worker", role="worker", status_text=said, jobs=1), waiting))
+    assert f"1 job; {said}\n" in shown
+    assert "start when controller.primary is true\n" in shown
+
+
+def test_headline_says_which_agent_and_what_is_held() -> None:
+    """A node can be ready with something stopped by hand, and under maintenance: whoever looks is told."""
+    held = component("worker", state="stopped", desired="down", ready=False, rule="operator-hold", reason="stopped")
+    node = {"agent_pid": 123, "agent_version": "0.1.0", "maintenance": "alice (uid 1000): disk swap"}
+    headline, maintenance, *_ = text(status_body(component("controller"), held, node=node)).splitlines()
+    assert (
+        headline
+        == "node-0042  running  ready  1 held  host active  maintenance  roles manager, worker  agent 0.1.0 pid 123"
+    )
+    assert maintenance == "maintenance by alice (uid 1000): disk swap"
+
+
+def test_causes_are_named_before_what_they_bring() -> None:
+    """Who reads the story of the first component that is named reads of the trouble itself."""
+    waiting = component("apiserver", state="stopped", ready=False, rule="dependency", reason="waits for controller")
+    broken = component("controller", state="backoff", ready=False, rule="backoff", reason="exited")
+    assert text(status_body(waiting, broken)).endswith("\nMore: xce-nodectl why controller apiserver\n")
+
+
+@pytest.mark.parametrize("state", ["drained", "decommissioned"])
+def test_a_drain_that_is_over_has_no_deadline(state: str) -> None:
+    """A deadline is shown for as long as something must be over by then."""
+    shown = text(status_body(host={"state": state, "deadline_ns": NOW_NS + S, "by": "alice"}))
+    assert f"host is {state}, by alice\n" in shown
+
+
+def test_latched_facts_are_shown_while_they_are_true() -> None:
+    """What nobody has latched is no news; a leased fact is news either way."""
+    rest = {"authority": None, "term": None, "valid_until_ns": None, "age_ms": None}
+    facts = [
+        {"name": name, "value": value} | rest
+        for name, value in (
+            ("host.draining", False),
+            ("operator.hold.worker", True),
+            ("node.maintenance", False),
+            ("lease.x", False),
+        )
+    ]
+    shown = text(status_body(facts=facts)).splitlines()
+    assert [line.split()[0] for line in shown[-2:]] == ["operator.hold.worker", "lease.x"]
 
 
 def test_node_without_configuration_says_so() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.api.fake import BOUND_S, Service, component, event, status_body
+from tests.unit.api.fake import BOUND_S, NOW_NS, S, Service, component, event, status_body
 from tests.unit.cli.conftest import Run, spawn
 
 UP = status_body(component("controller"), component("worker"))
@@ -29,15 +29,23 @@ def test_what_is_so_already(run: Run, arguments: tuple[str, ...]) -> None:
     ("arguments", "missing"),
     [
         (("stopped",), "node is not stopped after 0s: controller is running (the configuration wants it)"),
-        (("stopped", "worker"), "worker is not stopped after 0s: worker is backoff, not ready (exited)"),
-        (("running", "worker"), "worker is not running after 0s: worker is backoff, not ready (exited)"),
-        (("running",), "node is not running after 0s: worker is backoff, not ready (exited)"),
-        (("ready",), "node is not ready after 0s: configuration: roles: unknown; worker is backoff"),
+        (
+            ("stopped", "worker"),
+            "worker is not stopped after 0s: worker is waiting to restart (backoff), not ready (exited)",
+        ),
+        (
+            ("running", "worker"),
+            "worker is not running after 0s: worker is waiting to restart (backoff), not ready (exited)",
+        ),
+        (("running",), "node is not running after 0s: worker is waiting to restart (backoff), not ready (exited)"),
+        (("ready",), "node is not ready after 0s: configuration: roles: unknown; worker is waiting to restart"),
         (("ready", "worker"), "worker is not ready after 0s"),
-        (("state=stopping", "worker"), "worker is not state=stopping after 0s: worker is backoff"),
-        (("drained",), "node is not drained after 0s: host is draining"),
+        (("state=stopping", "worker"), "worker is not state=stopping after 0s: worker is waiting to restart"),
+        (
+            ("drained",),
+            "node is not drained after 0s: host is draining, 1 job left, deadline 2025-10-09 09:03:20 (in 10m00s)",
+        ),
         (("decommissioned",), "host is draining"),
-        (("ready", "nginx"), "no component is called 'nginx'; there are: controller, worker, probe"),
     ],
 )
 def test_what_is_still_missing(service: Service, run: Run, arguments: tuple[str, ...], missing: str) -> None:
@@ -47,7 +55,7 @@ def test_what_is_still_missing(service: Service, run: Run, arguments: tuple[str,
         component("worker", state="backoff", ready=False, reason="exited"),
         component("probe", state="stopped", desired="down", ready=None, reason=""),
         node={"ready": False, "config_error": "roles: unknown"},
-        host={"state": "draining"},
+        host={"state": "draining", "jobs_left": 1, "deadline_ns": NOW_NS + 600 * S},
     )
     outcome = run("wait", "--timeout", "0", "--for", *arguments)
     assert (outcome.status, outcome.out) == (1, "")
@@ -56,6 +64,29 @@ def test_what_is_still_missing(service: Service, run: Run, arguments: tuple[str,
     assert outcome.status == 1
     assert outcome.json["ok"] is False
     assert outcome.json["missing"]
+
+
+def test_a_deadline_that_has_passed_says_so(service: Service, run: Run) -> None:
+    """Who waits for a drain learns that its time is over."""
+    service.backend.body = status_body(host={"state": "draining", "deadline_ns": NOW_NS - 60 * S})
+    assert "deadline 2025-10-09 08:52:20 (1m00s ago)" in run("wait", "--timeout", "0", "--for", "drained").err
+
+
+def test_waiting_for_a_wrong_name_ends_at_once(run: Run) -> None:
+    """An agent that has its configuration knows that no such component will come: nobody waits for a typing error."""
+    outcome = run("wait", "--for", "ready", "--timeout", "1h", "nosuch")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert outcome.err == "xce-nodectl: cannot wait: no component is called 'nosuch'; there are: controller, worker\n"
+    outcome = run("wait", "--for", "ready", "--timeout", "1h", "--json", "nosuch")
+    assert outcome.status == 1
+    assert outcome.json == {"ok": False, "missing": ["no component is called 'nosuch'; there are: controller, worker"]}
+
+
+def test_a_name_may_still_come_with_the_configuration(service: Service, run: Run) -> None:
+    """Before there is a configuration no name is wrong."""
+    service.backend.body = status_body(node={"state": "waiting-config", "ready": False})
+    outcome = run("wait", "--for", "ready", "--timeout", "0", "worker")
+    assert outcome.err == "xce-nodectl: worker is not ready after 0s: node is waiting-config\n"
 
 
 @pytest.mark.parametrize("state", ["drained", "decommissioned"])
