@@ -9,8 +9,9 @@ from pathlib import Path
 import structlog
 
 from node_manager import __version__
+from node_manager.api.listener import ListenError
 from node_manager.api.server import ApiServer
-from node_manager.cli import logs
+from node_manager.cli import logs, places
 from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
@@ -50,11 +51,13 @@ def _run(sources: Sources, log_dir: Path, systemd: SystemdNotifier, sink: logs.S
             return EX_CONFIG
     settings = Settings(sources=sources, log_dir=log_dir, under_systemd=systemd.active)
     try:
-        for directory, mode in ((settings.state_dir, 0o700), (log_dir, 0o755), (settings.runtime_dir.parent, 0o755)):
-            directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        places.prepare(settings, [component.name for component in spec.components] if spec is not None else ())
         return _Daemon(settings, systemd, sink).run(spec)
-    except (RuntimeDirError, OSError) as error:
+    except (places.PlaceError, RuntimeDirError, ListenError) as error:
         print(error, file=sys.stderr)
+        return EX_NOT_SO
+    except OSError as error:
+        print(f"cannot run: {error}", file=sys.stderr)
         return EX_NOT_SO
 
 
