@@ -18,12 +18,14 @@ from node_manager.config.document import MAX_PROBLEMS, Located, read
 from node_manager.config.errors import problems_of, suggestion
 from node_manager.config.fields import HOST_PATTERN, NAME_PATTERN, nanoseconds
 from node_manager.config.merge import component_over, merge
+from node_manager.config.mistyped import keys_as_meant, names_as_meant
 from node_manager.config.problems import ConfigInvalid, Problem
 from node_manager.config.role import ComponentModel, RoleHead
 from node_manager.config.sources import SUFFIX, Sources, yaml_files
 from node_manager.config.substitute import Scope, substitute
 from node_manager.core.spec import HostSpec, NodeSpec
 
+_EMPTY_BOOT = "write the configuration into it: `version: 1` and `roles: [...]` at least"
 MAX_SENTENCE_CHARS = 1000
 """Of a field's path, a problem and a remedy each: a key may be as long as a file."""
 
@@ -87,8 +89,12 @@ class _Assembly:
             return None
         boot = self._validated(BootModel, tree)
         host = self._host(boot, tree)
-        candidates = self._candidates(tree, self._scope(tree, host.name))
-        self._unknown_overrides(tree, {candidate.name for candidate in candidates})
+        roles = self._roles(tree)
+        names = {name for role in roles.values() for name in _component_names(role)}
+        self._unknown_overrides(tree, names)
+        # What is mistyped is a problem by now: whatever depends on it is judged as if it were right.
+        meant = names_as_meant(tree, names) if self.complete else tree
+        candidates = self._candidates(roles, meant, self._scope(keys_as_meant(meant), host.name))
         grace = tree.at(("controller", "host_loss_grace_s"))
         self.problems += cross_check(candidates, grace, complete=self.complete)
         if boot is None:
@@ -120,9 +126,9 @@ class _Assembly:
 
     def _boot_tree(self) -> Located | None:
         """The boot configuration with its drop-ins; None when there is nothing to judge."""
-        tree = read(self.sources.config, self.problems)
+        tree = read(self.sources.config, self.problems, empty=_EMPTY_BOOT)
         for file in self._files(self.sources.drop_in_dir):
-            drop_in = read(file, self.problems)
+            drop_in = read(file, self.problems, empty="write into it what it is to change, or remove it")
             if drop_in is not None and tree is not None:
                 tree = replace(merge(tree, drop_in), file=tree.file, line=tree.line)
         return tree
@@ -148,27 +154,43 @@ class _Assembly:
         }
         return Scope(names, tree)
 
-    def _candidates(self, boot: Located, scope: Scope) -> list[Candidate]:
-        """The components of all roles; wrong fields elsewhere in the boot configuration do not hide their problems."""
-        roles = boot.child("roles")
-        candidates: dict[str, Candidate] = {}
-        for index, role in enumerate(roles.value if roles is not None and isinstance(roles.value, list) else []):
+    def _roles(self, boot: Located) -> dict[str, Located]:
+        """What the files of this host's roles hold; wrong fields elsewhere in the boot configuration hide nothing."""
+        listed = boot.child("roles")
+        if listed is None or not isinstance(listed.value, list):
+            self.complete = False
+            return {}
+        roles: dict[str, Located] = {}
+        for index, role in enumerate(listed.value):
             name = role.value
-            if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+            tree = None
+            if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name):
+                tree = roles.get(name) or self._role(name, role, index)
+            if tree is None or _component_names(tree) != _keys(tree.child("components")):
                 self.complete = False
-                continue
-            path = self._role_file(name)
-            tree = None if path is None else read(path, self.problems)
-            if path is None:
-                directories = ", ".join(str(directory) for directory in self.sources.roles_dirs)
-                remedy = f"{suggestion(name, self._known_roles(), what='known roles')}; looked in {directories}"
-                self.problems.append(role.problem(("roles", index), f"there is no role {name}", remedy))
-            if tree is None:
-                self.complete = False
-                continue
+            if tree is not None:
+                roles[str(name)] = tree
+        return roles
+
+    def _role(self, name: str, written: Located, index: int) -> Located | None:
+        path = self._role_file(name)
+        if path is not None:
+            return read(path, self.problems, empty=f"write the role into it: `role: {name}`, `user` and `components`")
+        directories = ", ".join(
+            str(directory) if directory.is_dir() else f"{directory} (there is no such directory)"
+            for directory in self.sources.roles_dirs
+        )
+        remedy = f"{suggestion(name, self._known_roles(), what='known roles')}; looked in {directories}"
+        self.problems.append(written.problem(("roles", index), f"there is no role {name}", remedy))
+        return None
+
+    def _candidates(self, roles: dict[str, Located], boot: Located, scope: Scope) -> list[Candidate]:
+        """The components of all roles."""
+        candidates: dict[str, Candidate] = {}
+        for name, tree in roles.items():
             for candidate in self._of_role(name, tree, boot, scope):
                 other = candidates.setdefault(candidate.name, candidate)
-                if other is not candidate and other.role != name:
+                if other is not candidate:
                     what = f"the role {other.role} has a component of that name too"
                     remedy = "give one of the two another name: it must be unique on a host"
                     self.problems.append(candidate.problem((), what, remedy))
@@ -191,15 +213,11 @@ class _Assembly:
         if head is not None and head.role != role:
             what, remedy = f"the file is that of the role {role}", f"write `role: {role}`, or rename the file"
             self.problems.append((tree.child("role") or tree).problem(("role",), what, remedy))
-        components = tree.child("components")
-        if components is None or not isinstance(components.value, dict):
-            self.complete = False
-            return []
         candidates = []
-        for name, written in components.value.items():
-            if not isinstance(written.value, dict) or not re.fullmatch(NAME_PATTERN, name):
-                self.complete = False
-                continue
+        for name in _component_names(tree):
+            written = tree.at(("components", name))
+            if written is None:
+                raise AssertionError("the tree has its own names")
             override = boot.at(("components", name))
             component = written if override is None else component_over(written, override)
             if not isinstance(component.value, dict):
@@ -222,3 +240,19 @@ class _Assembly:
                 remedy = suggestion(name, known, what="components of this host's roles")
                 what = f"no role of this host has a component {name}"
                 self.problems.append(override.problem(("components", name), what, remedy))
+
+
+def _keys(mapping: Located | None) -> list[str] | None:
+    return None if mapping is None or not isinstance(mapping.value, dict) else list(mapping.value)
+
+
+def _component_names(role: Located) -> list[str]:
+    """The components of a role file that can be judged."""
+    components = role.child("components")
+    if components is None or not isinstance(components.value, dict):
+        return []
+    return [
+        name
+        for name, written in components.value.items()
+        if isinstance(written.value, dict) and re.fullmatch(NAME_PATTERN, name)
+    ]

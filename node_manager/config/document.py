@@ -98,8 +98,11 @@ def shown(value: object, *, quoted: bool = True) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
-def read(path: Path, problems: list[Problem]) -> Located | None:
-    """The mapping that a file holds. None, and at least one more problem, when it holds none that can be used."""
+def read(path: Path, problems: list[Problem], *, empty: str = "write the configuration into it") -> Located | None:
+    """The mapping that a file holds. None, and at least one more problem, when it holds none that can be used.
+
+    `empty` is the remedy for a file in which nothing stands.
+    """
     raw = _read_bytes(path, problems)
     if raw is None:
         return None
@@ -111,7 +114,7 @@ def read(path: Path, problems: list[Problem]) -> Located | None:
         what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
         problems.append(Problem(file, line, "", what, "save the file in the encoding UTF-8"))
         return None
-    return _Reader(file, problems).document(text)
+    return _Reader(file, problems, empty).document(text)
 
 
 def _read_bytes(path: Path, problems: list[Problem]) -> bytes | None:
@@ -191,6 +194,7 @@ class _Reader:
 
     file: str
     problems: list[Problem]
+    empty: str
     values: int = 0
     _open: list[yaml.Node] = field(default_factory=list)
 
@@ -203,8 +207,7 @@ class _Reader:
             finally:
                 loader.dispose()
             if root is None:
-                what, remedy = "the file is empty", "write the configuration into it, or remove the file"
-                self.problems.append(Problem(self.file, 0, "", what, remedy))
+                self.problems.append(Problem(self.file, 0, "", "the file is empty", self.empty))
                 return None
             if not isinstance(root, yaml.MappingNode):
                 what = "a mapping is expected, such as `version: 1`"

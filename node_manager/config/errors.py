@@ -4,6 +4,7 @@ Runs in the validator alone.
 """
 
 import difflib
+import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -12,11 +13,13 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from node_manager.config.document import Located, Path_, shown, trap
+from node_manager.config.document import SHOWN_CHARS, Located, Path_, shown, trap
 from node_manager.config.problems import Problem
 
 KEY = "[key]"
 """pydantic's last step of the path to a key of a mapping."""
+MAX_REMEDY_CHARS = 200
+"""Of a text that a remedy repeats as a list."""
 NEAR = 0.6
 """difflib's own cut-off for a near miss."""
 
@@ -29,9 +32,15 @@ def problems_of(error: ValidationError, tree: Located, model: type[BaseModel], b
 def suggestion(word: str, known: Iterable[str], *, what: str) -> str:
     """The remedy for an unknown word: the near miss, and all that are known."""
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=NEAR)
+    near = near_miss(word, names)
     listed = f"{what}: {', '.join(names)}" if names else f"there are no {what}"
-    return f"did you mean {near[0]}? {listed}" if near else listed
+    return f"did you mean {near}? {listed}" if near else listed
+
+
+def near_miss(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was meant, where there is one."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=NEAR)
+    return near[0] if near else None
 
 
 def _problem(details: ErrorDetails, tree: Located, model: type[BaseModel], base: Path_) -> Problem:
@@ -71,7 +80,7 @@ def _sentences(details: ErrorDetails, location: Path_, found: Located, model: ty
     if kind == "extra_forbidden":
         return "unknown field", suggestion(str(location[-1]), _known_fields(model, location), what="known fields")
     if kind in _EXPECTED:
-        return _wrong_type(kind, found)
+        return _wrong_type(kind, location, found)
     if kind in {"enum", "literal_error"}:
         return _wrong_word(str(context["expected"]), found)
     if kind in _BOUNDS:
@@ -103,19 +112,21 @@ _BOUNDS = {
 }
 
 
-def _wrong_type(kind: str, found: Located) -> tuple[str, str]:
+def _wrong_type(kind: str, location: Path_, found: Located) -> tuple[str, str]:
     expected = _EXPECTED[kind]
     value = found.value
     if kind == "string_type" and (read := trap(found)):
         return f"{expected} is expected; {read}", f'for text write "{found.text}" in quotes'
     problem = f"{expected} is expected, not {_given(found)}"
     if expected == "a list" and isinstance(value, str):
-        return problem, f"write [{', '.join(_words(value))}]; there is no shell"
+        return problem, _list_remedy(location, value)
     if expected.endswith("number") and isinstance(value, str):
         if re.fullmatch(r"[0-9.]+", value):
             return problem, f"write {value} without quotes"
-        if number := re.fullmatch(r"([0-9.]+) ?[a-z]+", value):
-            return problem, f"write the number alone, such as {number[1]}; a name that ends in _s counts seconds"
+        if (seconds := _seconds(value)) is not None and str(location[-1]).endswith("_s"):
+            return problem, f"write {seconds:g}: a name that ends in _s counts seconds"
+        if number := re.fullmatch(r"([0-9.]+) ?[A-Za-z]+", value):
+            return problem, f"write the number alone, such as {number[1]}"
         return problem, "write decimal digits without quotes"
     if expected == "a mapping":
         return problem, "write `{}` for one without settings, or lines of the form `key: value` below it"
@@ -140,17 +151,47 @@ def _given(found: Located) -> str:
     return shown(value) if isinstance(value, str) else found.text
 
 
-def _words(command: str) -> list[str]:
+def _seconds(text: str) -> float | None:
+    """`2m`, `1h30m`, `0.5 h` in seconds; None for what is no duration with units."""
+    if not re.fullmatch(f"(?:{_DURATION.pattern})+", text[:SHOWN_CHARS].strip()):
+        return None
+    return sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION.findall(text))
+
+
+_UNIT_S = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|sec|s|min|m|h|d) ?")
+_COMMANDS = frozenset({"command", "pre_start"})
+"""Fields whose list is a program with its arguments."""
+_PLAIN = re.compile(r"-{0,2}[A-Za-z/][A-Za-z0-9_./=-]*")
+_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+"""Words of which YAML makes something else than text."""
+
+
+def _list_remedy(location: Path_, text: str) -> str:
+    """The list that one text was meant as: the words of a command, else what stands between commas or spaces."""
+    command = not _COMMANDS.isdisjoint(location[-2:])
+    shortened = len(text) > MAX_REMEDY_CHARS
+    text = text[:MAX_REMEDY_CHARS]
     try:
-        return shlex.split(command[:200])
-    except ValueError:
-        return command[:200].split()
+        words = shlex.split(text) if command else re.split(r"[\s,]+", text.strip(" \t\n,"))
+    except ValueError:  # a quote without its end
+        words = text.split()
+    listed = f"write [{', '.join(_item(word) for word in words)}{', ...' if shortened else ''}]"
+    return f"{listed}; there is no shell" if command else listed
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _item(word: str) -> str:
+    """A text as an item of a YAML list in brackets."""
+    if _PLAIN.fullmatch(word) and word.lower() not in _NO_TEXT:
+        return word
+    return json.dumps(word, ensure_ascii=False)
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that may judge a field with this annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in get_args(annotation) for found in _models_in(argument)]
+    return [found for argument in get_args(annotation) for found in models_in(argument)]
 
 
 def _models_at(model: type[BaseModel], location: Path_) -> list[type[BaseModel]]:
@@ -161,7 +202,7 @@ def _models_at(model: type[BaseModel], location: Path_) -> list[type[BaseModel]]
             found
             for candidate in models
             if step in candidate.model_fields
-            for found in _models_in(candidate.model_fields[str(step)].annotation)
+            for found in models_in(candidate.model_fields[str(step)].annotation)
         ]
         models = below or models
     return models

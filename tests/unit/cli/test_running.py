@@ -66,7 +66,7 @@ def place() -> Iterator[Place]:
 @pytest.mark.parametrize("excess", [1, 5, 80])
 def test_too_long_a_runtime_directory(place: Place, excess: int) -> None:
     """The sentence names the option; nothing is started, whichever socket is the first that does not fit."""
-    longest = len("/notify/c.sock")
+    longest = len("/heartbeat.sock")
     length = 107 - longest - len(str(place.root)) - 1 + excess
     done = place.run(runtime_dir=place.root / ("x" * length))
     assert (done.returncode, done.stdout) == (1, "")
@@ -77,7 +77,7 @@ def test_too_long_a_runtime_directory(place: Place, excess: int) -> None:
 
 def test_longest_runtime_directory(place: Place) -> None:
     """What the kernel takes is taken."""
-    length = 107 - len("/notify/c.sock") - len(str(place.root)) - 1
+    length = 107 - len("/heartbeat.sock") - len(str(place.root)) - 1
     places.prepare(place.settings(runtime_dir=place.root / ("x" * length)), ["c"])
 
 

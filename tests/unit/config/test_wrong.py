@@ -1,8 +1,13 @@
 """Wrong configurations: each is refused with the file, the line, the field and what is wrong, all at once."""
 
+import json
+import shlex
 from dataclasses import dataclass
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.unit.config.site import BOOT, PLAIN_BOOT, Site
 
@@ -82,6 +87,27 @@ CASES = {
             (ROLE, 6, f"{B}.usr", "unknown field"),
             (ROLE, 7, f"{B}.stop.signal", "'TERN' is no signal"),
         ],
+    ),
+    "a role as text hides no role's components": boot(
+        "version: 1\nroles: web\ncomponents: {server: {user: x}}\n", (2, "roles", "a list is expected, not 'web'")
+    ),
+    "a mistyped override that a role file refers to": Case(
+        {
+            BOOT: PLAIN_BOOT + "components: {servr: {environment: {PORT: '80'}}}\n",
+            ROLE: HEAD + "    probes: {readiness: {tcp: {port: '${config.components.server.environment.PORT}'}}}\n",
+        },
+        [(BOOT, 4, "components.servr", "no role of this host has a component servr")],
+    ),
+    "a mistyped field of an override that a role file refers to": Case(
+        {
+            BOOT: PLAIN_BOOT + "components: {server: {enviroment: {PORT: '80'}}}\n",
+            ROLE: HEAD + "    probes: {readiness: {tcp: {port: '${config.components.server.environment.PORT}'}}}\n",
+        },
+        [(BOOT, 4, f"{B}.enviroment", "unknown field")],
+    ),
+    "a mistyped key that a role file refers to": Case(
+        {BOOT: PLAIN_BOOT + "contollers: ['a:1']\n", ROLE: HEAD + "    environment: {A: '${config.controllers}'}\n"},
+        [(BOOT, 4, "contollers", "unknown field")],
     ),
     # --- YAML
     "key twice": boot("version: 1\nroles: [web]\nversion: 1\n", (3, "version", "given twice, first in line 1")),
@@ -285,7 +311,26 @@ def test_every_problem_says_what_would_be_right(site: Site, case: Case) -> None:
         ({ROLE: HEAD + "    environment: {A: '${host.nam}'}\n"}, "did you mean host.name? known here: config.host"),
         ({ROLE: HEAD + "    run_while: [component.servre.ready]\n"}, "there are no components of this host"),
         ({ROLE: HEAD + "    stop_when: [host.decomissioned]\n"}, "did you mean host.decommissioned?"),
-        ({ROLE: HEAD + "    max_lease_s: 10s\n"}, "write the number alone, such as 10"),
+        ({ROLE: HEAD + "    max_lease_s: 10s\n"}, "write 10: a name that ends in _s counts seconds"),
+        ({BOOT: PLAIN_BOOT + "controller: {host_loss_grace_s: 2m}\n"}, "write 120: a name that ends in _s"),
+        ({BOOT: PLAIN_BOOT + "controller: {host_loss_grace_s: 1h30m}\n"}, "write 5400: a name"),
+        ({BOOT: PLAIN_BOOT + "controller: {host_loss_grace_s: 0.5 h}\n"}, "write 1800: a name"),
+        ({BOOT: PLAIN_BOOT + "controller: {host_loss_grace_s: 12 parsecs}\n"}, "write the number alone, such as 12"),
+        ({ROLE: HEAD + "    max_lease_s: 500ms\n"}, "write 0.5: a name"),
+        ({ROLE: HEAD + "    limits: {nofile: 1024s}\n"}, "write the number alone, such as 1024"),
+        ({BOOT: "version: 1\nroles: web\n"}, "write [web]"),
+        ({BOOT: PLAIN_BOOT + "controllers: mgr1:7011, mgr2:7011\n"}, 'write ["mgr1:7011", "mgr2:7011"]'),
+        ({BOOT: PLAIN_BOOT + "controllers: '[::1]:7011'\n"}, 'write ["[::1]:7011"]'),
+        ({ROLE: HEAD + "    after: a b\n"}, "write [a, b]"),
+        (
+            {ROLE: HEAD + "    pre_start: sh -c 'a && b' --x=1 yes 5\n"},
+            'write [sh, -c, "a && b", --x=1, "yes", "5"]; there is no shell',
+        ),
+        ({ROLE: HEAD + "    probes: {liveness: {exec: {command: test -e /x}}}\n"}, "write [test, -e, /x]; there is"),
+        ({ROLE: HEAD + "    pre_start: echo 'a\n"}, 'write [echo, "\'a"]'),
+        ({BOOT: ""}, "write the configuration into it: `version: 1` and `roles: [...]` at least"),
+        ({ROLE: ""}, "write the role into it: `role: web`"),
+        ({"node-manager.d/1.yaml": ""}, "or remove it"),
         ({ROLE: HEAD + "    environment: {A: no}\n"}, 'for text write "no" in quotes'),
         ({ROLE: HEAD + "    pre_start: check it\n"}, "write [check, it]; there is no shell"),
         ({ROLE: HEAD + "    probes: {liveness: {heartbeat: }}\n"}, "write `{}`"),
@@ -296,6 +341,31 @@ def test_a_remedy_names_the_near_miss(site: Site, files: dict[str, str], remedy:
     for name, text in files.items():
         site.write(name, text)
     assert any(remedy in problem.remedy for problem in site.problems()), site.problems()
+
+
+def test_a_remedy_repeats_no_mistake(site: Site) -> None:
+    """What is known of a mistyped key is what was meant; a key that is nothing known is no suggestion."""
+    site.write(BOOT, PLAIN_BOOT + "components: {servr: {environment: {PORT: '80'}}, zzz: {user: x}}\n")
+    site.write(ROLE, HEAD + "    environment: {A: '${config.components.server.environment.PROT}'}\n")
+    [*_, problem] = site.problems()
+    assert "PROT} has no value" in problem.problem
+    assert problem.remedy.startswith("did you mean config.components.server.environment.PORT?")
+    assert "servr" not in problem.remedy
+    assert "zzz" not in problem.remedy
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
+    .filter(lambda text: text.isprintable()), min_size=1, max_size=4))  # fmt: skip
+def test_the_list_of_a_remedy_is_yaml(site: Site, words: list[str]) -> None:
+    """Whoever copies the list from the remedy has the very words of the command."""
+    text = shlex.join(words)
+    if len(text) > 200:
+        return
+    site.write(ROLE, HEAD + f"    pre_start: {json.dumps(text, ensure_ascii=False)}\n")
+    [problem] = site.problems()
+    listed = problem.remedy.removeprefix("write ").removesuffix("; there is no shell")
+    assert words == yaml.safe_load(listed)
 
 
 def test_a_problem_prints_as_one_line_and_its_remedy(site: Site) -> None:
@@ -358,4 +428,7 @@ def test_no_roles_directory_at_all(site: Site) -> None:
     (site.root / ROLE).unlink()
     [problem] = site.problems()
     assert problem.problem == "there is no role web"
-    assert problem.remedy == f"there are no known roles; looked in {site.root}/vendor, {site.root}/roles"
+    assert (
+        problem.remedy
+        == f"there are no known roles; looked in {site.root}/vendor (there is no such directory), {site.root}/roles"
+    )
