@@ -1,5 +1,7 @@
 """What every rule of the ledger says about one component, and the ruling that follows."""
 
+from dataclasses import dataclass
+
 from node_manager.core import facts, latches
 from node_manager.core.durable import Latch
 from node_manager.core.events import HostState
@@ -7,9 +9,18 @@ from node_manager.core.intent import STOPPING_RULES, Claim, Rule, Want, ruling
 from node_manager.core.nodestate import Member, NodePhase, NodeState, drain_of
 from node_manager.core.spec import ComponentSpec, OnDeadline
 from node_manager.core.states import State
+from node_manager.core.words import because
 
 _WAITING_RULES = frozenset({Rule.DEPENDENCY, Rule.MAINTENANCE})
 """Rules that keep a component from starting and are nothing to one that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """A condition that keeps a component from running: why it does, and what would end it, as "X is true"."""
+
+    reason: str
+    ends_when: str
 
 
 def want(node: NodeState, member: Member, now: int) -> Want:
@@ -50,13 +61,13 @@ def outer(node: NodeState, member: Member, now: int) -> list[Claim]:
         claims.append(
             Claim(
                 rule=Rule.OPERATOR_HOLD,
-                reason=f"stopped by {hold.by}{_because(hold.reason)}",
+                reason=f"stopped by {hold.by}{because(hold.reason)}",
                 by=hold.by,
                 at_wall_ns=hold.at_wall_ns,
             )
         )
-    _claim_conditions(node, spec, claims, now)
-    waiting = [name for name in spec.after if not _is_ready(node, name)]
+    claims += [Claim(rule=Rule.CONDITION, reason=one.reason) for one in unmet(node, spec, now)]
+    waiting = unready(node, spec)
     if waiting:
         claims.append(Claim(rule=Rule.DEPENDENCY, reason=f"waits until {', '.join(waiting)} is ready"))
     maintenance = node.in_force.maintenance
@@ -64,7 +75,7 @@ def outer(node: NodeState, member: Member, now: int) -> list[Claim]:
         claims.append(
             Claim(
                 rule=Rule.MAINTENANCE,
-                reason=f"maintenance by {maintenance.by}{_because(maintenance.reason)}: nothing starts by itself",
+                reason=f"maintenance by {maintenance.by}{because(maintenance.reason)}: nothing starts by itself",
                 by=maintenance.by,
                 at_wall_ns=maintenance.at_wall_ns,
             )
@@ -140,7 +151,9 @@ def _drain_claims(node: NodeState, spec: ComponentSpec) -> list[Claim]:
     if spec.name in node.drain_done:
         return [Claim(rule=Rule.DRAINED, reason="its drain is complete")]
     if _drain_kills(node, spec):
-        return [Claim(rule=Rule.DRAINED, reason="the drain's deadline has passed and its policy is to kill")]
+        return [
+            Claim(rule=Rule.DRAINED, reason="the time to drain is over, and its role file says to kill what is left")
+        ]
     return []
 
 
@@ -148,26 +161,35 @@ def _latch_claim(rule: Rule, latch: Latch) -> Claim:
     under = "" if latch.epoch is None else f" under epoch {latch.epoch}"
     return Claim(
         rule=rule,
-        reason=f"host {latch.state} by {latch.by}{under}{_because(latch.reason)}",
+        reason=f"host {latch.state} by {latch.by}{under}{because(latch.reason)}",
         by=latch.by,
         at_wall_ns=latch.at_wall_ns,
     )
 
 
-def _claim_conditions(node: NodeState, spec: ComponentSpec, claims: list[Claim], now: int) -> None:
+def unmet(node: NodeState, spec: ComponentSpec, now: int) -> list[Unmet]:
+    """Return the conditions that keep the component from running, apart from the host's own latches."""
+    found = []
     for name in spec.run_while:
         if facts.is_leased(name):
-            found = facts.condition(node.table, name, spec, now)
-            if not found.met:
-                claims.append(Claim(rule=Rule.CONDITION, reason=found.reason))
+            condition = facts.condition(node.table, name, spec, now)
+            if not condition.met:
+                short = facts.value(node.table, name, now)
+                found.append(Unmet(condition.reason, f"{name} {'holds for long enough' if short else 'is true'}"))
         elif not _unleased(node, name):
-            claims.append(Claim(rule=Rule.CONDITION, reason=f"{name} is not true"))
+            found.append(Unmet(f"{name} is not true", f"{name} is true"))
     for name in spec.stop_when:
         if name.startswith(facts.HOST_PREFIX):
             continue
         met = facts.value(node.table, name, now) if facts.is_leased(name) else _unleased(node, name)
         if met:
-            claims.append(Claim(rule=Rule.CONDITION, reason=f"{name} is true"))
+            found.append(Unmet(f"{name} is true", f"{name} is not true"))
+    return found
+
+
+def unready(node: NodeState, spec: ComponentSpec) -> list[str]:
+    """Return the components that this one waits for before it is started."""
+    return [name for name in spec.after if not _is_ready(node, name)]
 
 
 def _unleased(node: NodeState, name: str) -> bool:
@@ -195,7 +217,3 @@ def _drain_kills(node: NodeState, spec: ComponentSpec) -> bool:
         return False
     state = node.host_state
     return state is HostState.DECOMMISSIONED or (state is HostState.DRAINING and node.drain_expired)
-
-
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""

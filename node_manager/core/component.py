@@ -30,7 +30,7 @@ from node_manager.core.intent import Want
 from node_manager.core.ladder import Ladder
 from node_manager.core.run import Phase, Run
 from node_manager.core.spec import NS_PER_S, ComponentSpec
-from node_manager.core.states import WATCHED, Aim, ComponentState, State, describe_exit
+from node_manager.core.states import WATCHED, Aim, ComponentState, State, describe_exit, jobs_of
 
 
 def step(
@@ -86,7 +86,7 @@ class _Turn(Ladder):
             case Gone() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
                 self.gone(run, event)
             case TreeEmpty() if run.phase is Phase.TREE:
-                self.state = replace(self.state, litter=False)
+                self.state = replace(self.state, litter=False, last_jobs=None, run=replace(run, jobs=None))
                 self.end_run()
             case ProbeDone() if run.phase is Phase.LIVE:
                 self.set_run(runs.answered(self.spec, run, event))
@@ -191,7 +191,7 @@ class _Turn(Ladder):
             passed_startup=found.started_before,
             # What it was before is believed until it is heard again: it owes the new agent no second READY=1.
             said_ready=found.ready,
-            notify_ready=found.ready is True,
+            notify_ready=True if found.ready else None,
         )
         self.state = replace(
             self.state, generation=found.generation, restarts=found.restarts, failures=found.failures, run=run
@@ -206,6 +206,7 @@ class _Turn(Ladder):
         self.set_run(run)
         self.log("component.adopted", generation=found.generation, pid=found.pid)
         self.enter(State.RUNNING if run.passed_startup else State.STARTING, "adopted")
+        self.state = replace(self.state, since_ns=found.started_ns)
         self.act_on_probes()
         if not self.state.want.up and not self.state.want.held:
             self.stop(Aim.DOWN, self.state.want.reason)
@@ -254,6 +255,7 @@ class _Turn(Ladder):
             forced=False,
             starts=starts,
             restarts=restarts,
+            ending="",
         )
         if self.spec.pre_start is None:
             self.enter(State.STARTING, "starting")
@@ -296,9 +298,11 @@ class _Turn(Ladder):
             self.could_not_start(run, f"pre_start failed: {event.detail}", event.jitter)
 
     def could_not_start(self, run: Run, reason: str, jitter: int) -> None:
-        self.state = replace(self.state, last_exit=reason)
         if self.state.aim is Aim.NONE:
+            self.state = replace(self.state, last_exit=reason, crashes=self.state.crashes + 1)
             self.count_failure(run, jitter)
+        else:
+            self.state = replace(self.state, last_exit=f"{self.state.ending}; {reason}")
         self.end_run()
 
     def spawned(self, run: Run, event: Spawned) -> None:
@@ -368,17 +372,23 @@ class _Turn(Ladder):
             self.note_want(event.want)
         how = describe_exit(event.status, oom=event.oom)
         asked = self.state.aim is not Aim.NONE
-        self.state = replace(self.state, last_exit=how)
+        self.state = replace(self.state, last_exit=f"{self.state.ending}; {how}" if asked else how)
         self.log("component.exited", how=how, generation=event.generation, pid=run.pid, asked=asked)
         if event.hold is not None and not self.state.forced:
             # A start that was asked for while this run was ending is the later word.
             self.state = replace(self.state, hold=event.hold, hold_since_ns=self.now)
         if self.state.aim in {Aim.NONE, Aim.RETRY}:
             self.count_failure(run, event.jitter)
+            if self.state.want.up and event.hold is None:
+                self.state = replace(self.state, crashes=self.state.crashes + 1)
         elif self.state.aim is Aim.RESTART:
             self.state = replace(self.state, not_before_ns=self.now)
         self.actions.append(EndRun(component=self.spec.name, generation=self.state.generation))
         self.state = replace(self.state, litter=event.left != 0)
+        if event.left == 0 and self.state.state is State.KILLING and self.clears_tree():
+            # SIGKILL went to everything, and nothing is left: so much for its jobs.
+            run = replace(run, jobs=None)
+            self.state = replace(self.state, run=run, last_jobs=None)
         if self.must_clear():
             self.clear_tree(run, f"{how}; clearing what it left behind")
         else:
@@ -395,7 +405,8 @@ class _Turn(Ladder):
         self.state = replace(self.state, failures=failures, not_before_ns=not_before_ns)
 
     def end_run(self) -> None:
-        self.state = replace(self.state, run=None, aim=Aim.NONE, deadline_ns=None, stop_by_ns=None)
+        last_jobs = jobs_of(self.state)
+        self.state = replace(self.state, run=None, aim=Aim.NONE, deadline_ns=None, stop_by_ns=None, last_jobs=last_jobs)
         self.rest()
 
     # --- time -----------------------------------------------------------------------------------------------------

@@ -15,18 +15,17 @@ from node_manager.core.turn import Turn
 def loaded(turn: Turn, event: ConfigLoaded) -> None:
     """Take up a valid configuration."""
     if turn.node.phase is NodePhase.STOPPING:
-        turn.reply(event.command_id, "cannot reload: the node is stopping", ok=False)
+        turn.refuse_reload(event.command_id, "the node is stopping")
         return
     problem = _identity_changed(turn, event.spec)
     if problem is not None:
         turn.node = replace(turn.node, config_error=problem)
         turn.log("config.refused", why=problem)
-        turn.reply(event.command_id, f"cannot reload: {problem}", ok=False)
+        turn.refuse_reload(event.command_id, problem)
         return
     first = turn.node.spec is None
     plan = plan_change({name: member.spec for name, member in turn.members.items()}, event.spec)
     turn.node = replace(turn.node, spec=event.spec, phase=NodePhase.RUNNING, config_error=event.warning)
-    before = {name: turn.members[name].state.generation for name in plan.restarted}
     turn.node = replace(turn.node, past=remember(turn.node.past, *event.past))
     _apply(turn, plan, event.spec)
     for found in event.found:
@@ -34,7 +33,7 @@ def loaded(turn: Turn, event: ConfigLoaded) -> None:
     _reindex(turn)
     for name in plan.restarted:
         # A run that began a moment ago began under this very configuration.
-        if turn.members[name].state.generation == before[name]:
+        if not turn.began(name):
             turn.feed(name, RestartAsked(reason="its configuration changed"))
     for found in event.found:
         member = turn.members.get(found.component)
@@ -49,7 +48,7 @@ def failed(turn: Turn, event: ConfigFailed) -> None:
     if turn.node.config_error != event.error:
         turn.node = replace(turn.node, config_error=event.error)
         turn.log("config.failed", error=event.error)
-    turn.reply(event.command_id, f"cannot reload: {event.error}", ok=False)
+    turn.refuse_reload(event.command_id, event.error)
 
 
 def _identity_changed(turn: Turn, spec: NodeSpec) -> str | None:

@@ -11,10 +11,17 @@ from node_manager.core.events import Beat, Exited, HostState
 from node_manager.core.facts import HOST_PREFIX
 from node_manager.core.happenings import Gone
 from node_manager.core.latches import ControllerLatched, OperatorDrainDone
-from node_manager.core.nodestate import Member, drain_deadline_ns, drain_of
+from node_manager.core.nodestate import (
+    Member,
+    NodeState,
+    drain_deadline_ns,
+    drain_of,
+    drain_reserve_ns,
+    latch_deadline_ns,
+)
 from node_manager.core.run import Phase
-from node_manager.core.spec import CommandSpec, ComponentSpec, ExitMeaning
-from node_manager.core.states import Aim
+from node_manager.core.spec import NS_PER_S, CommandSpec, ComponentSpec, ExitMeaning
+from node_manager.core.states import Aim, jobs_of
 from node_manager.core.turn import Turn
 from node_manager.core.writeback import MAX_PENDING
 
@@ -87,12 +94,24 @@ def advance(turn: Turn, *, before: HostState) -> None:
     if expired is not turn.node.drain_expired:
         turn.node = replace(turn.node, drain_expired=expired)
         if expired:
-            turn.log("host.drain_deadline_passed", jobs_left=jobs_left_in(turn.members))
+            turn.log("host.drain_time_over", what=drain_over(turn.node, turn.now), jobs_left=jobs_left_in(turn.members))
         turn.mark_all()
         turn.settle()
     for name in participants(turn.members):
         _direct(turn, name)
     end_drain_if_complete(turn)
+
+
+def drain_over(node: NodeState, now: int) -> str:
+    """Return what it means that the time of the drain under way is over."""
+    latch = latches.ruling_latch(node.in_force)
+    assert latch is not None, "a drain is latched"
+    deadline_ns = latch_deadline_ns(latch, node)
+    assert deadline_ns is not None, "only a drain with a deadline is over by itself"
+    if now >= deadline_ns:
+        return "the drain's deadline has passed"
+    kept_s = drain_reserve_ns(latch) / NS_PER_S
+    return f"the time to drain is over; {kept_s:.3g} s are kept for the last report"
 
 
 def _direct(turn: Turn, name: str) -> None:
@@ -101,8 +120,8 @@ def _direct(turn: Turn, name: str) -> None:
     if drain is None or name in turn.node.drain_done:
         return
     if run is None:
-        if member.state.want.clear_tree:
-            # Its time is over, and nothing of it is left.
+        if member.state.want.clear_tree and not jobs_of(member.state):
+            # Its time is over, and nothing of it is left: neither seen, nor reported by itself.
             drain_completed(turn, name)
         return
     if run.phase is not Phase.LIVE or run.told_to_drain or member.state.aim is not Aim.NONE:
@@ -139,7 +158,8 @@ def exited(turn: Turn, event: Exited) -> Gone:
     if run is not None and state.generation == event.generation and event.status.code is not None:
         meaning = dict(spec.exit_status).get(event.status.code)
         draining = turn.node.host_state is HostState.DRAINING and run.told_to_drain
-        finished = event.status.code == 0 and event.left == 0
+        # Jobs that it reported may live where they cannot be seen (no cgroup): only its own word ends them.
+        finished = event.status.code == 0 and event.left == 0 and not jobs_of(state)
         if draining and (finished or meaning is ExitMeaning.DRAINED):
             drain_completed(turn, event.component)
         elif meaning is ExitMeaning.DECOMMISSIONED or meaning is ExitMeaning.DRAINED:
@@ -182,7 +202,6 @@ def _latch(turn: Turn, state: HostState, by: str, epoch: int, deadline_ns: int |
 
 
 def jobs_left_in(members: Mapping[str, Member]) -> int | None:
-    """Return how many jobs the components that report them still have, or None where none reports."""
-    counts = [member.state.run.jobs for member in members.values() if member.state.run is not None]
-    known = [count for count in counts if count is not None]
+    """Return how many jobs the components had when they last reported, or None where none ever did."""
+    known = [count for member in members.values() if (count := jobs_of(member.state)) is not None]
     return sum(known) if known else None

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from node_manager.core.actions import Action, CancelPreStart, CancelSpawn, KillTree, Log, Signal
 from node_manager.core.facts import is_leased
+from node_manager.core.intent import Rule
 from node_manager.core.run import Phase, Run
 from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, ComponentSpec, KillScope
 from node_manager.core.states import TRANSITIONS, Aim, ComponentState, State, rule_of
@@ -67,7 +68,8 @@ class Ladder(Work):
             self.state = replace(self.state, aim=aim)
             self.hurry(run, reason)
             return
-        self.state = replace(self.state, aim=aim)
+        by_hold = aim is Aim.DOWN and self.state.want.rule is Rule.OPERATOR_HOLD
+        self.state = replace(self.state, aim=aim, ending=reason if by_hold else f"stopped by the agent: {reason}")
         match run.phase:
             case Phase.CHECK:
                 self.state = replace(self.state, reason=reason)

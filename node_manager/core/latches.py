@@ -110,6 +110,8 @@ def is_permissive(facts: DurableFacts, change: Change) -> bool:
 def apply(facts: DurableFacts, change: Change) -> DurableFacts:
     """Return the record after `change`. Applying a change twice is the same as once."""
     match change:
+        case HoldSet() if change.hold in facts.holds:
+            return facts
         case HoldSet():
             others = tuple(hold for hold in facts.holds if hold.component != change.hold.component)
             return replace(facts, holds=(*others, change.hold))

@@ -14,9 +14,9 @@ from node_manager.core.states import ComponentState
 from node_manager.core.writeback import Writeback
 
 DRAIN_RESERVE_NS = 5 * NS_PER_S
-"""Part of a drain's time that is kept for stopping and for the last report (SCENARIOS 16)."""
-
-
+"""What is kept of a drain's time, at most, for stopping and for the last report (SCENARIOS 16)."""
+DRAIN_RESERVE_SHARE = 4
+"""But never more than one part in so many of the whole: a short drain is to drain, not to be killed at once."""
 MAX_PAST = 1024
 """Bound on components remembered after they left the configuration: far above the components of any host."""
 
@@ -102,7 +102,14 @@ def drain_deadline_ns(node: NodeState) -> int | None:
     if latch is None or node.host_state is not HostState.DRAINING:
         return None
     at = latch_deadline_ns(latch, node)
-    return None if at is None else at - DRAIN_RESERVE_NS
+    return None if at is None else at - drain_reserve_ns(latch)
+
+
+def drain_reserve_ns(latch: Latch) -> int:
+    """Return how long before its deadline the time to drain is over. Both ends in wall-clock time: any boot agrees."""
+    if latch.deadline_wall_ns is None:
+        return 0
+    return max(0, min(DRAIN_RESERVE_NS, (latch.deadline_wall_ns - latch.at_wall_ns) // DRAIN_RESERVE_SHARE))
 
 
 def latch_deadline_ns(latch: Latch, node: NodeState) -> int | None:

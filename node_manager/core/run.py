@@ -61,7 +61,8 @@ class Run:
     interval_ns: int | None = None
     last_beat_ns: int | None = None
     said_ready: bool | None = None
-    notify_ready: bool = False
+    notify_ready: bool | None = None
+    """False: it notified STOPPING=1; None: it has not notified READY=1."""
     watchdog_ns: int | None = None
     last_watchdog_ns: int | None = None
     asked_for_restart: bool = False
@@ -151,7 +152,7 @@ def notified(run: Run, event: Notified, now: int) -> Run:
     alive = event.watchdog or event.watchdog_ns is not None
     return replace(
         run,
-        notify_ready=(run.notify_ready or event.ready) and not event.stopping,
+        notify_ready=False if event.stopping else True if event.ready else run.notify_ready,
         watchdog_ns=watchdog_ns,
         last_watchdog_ns=now if alive else run.last_watchdog_ns,
         asked_for_restart=event.watchdog_trigger or (run.asked_for_restart and not event.watchdog),
@@ -201,8 +202,11 @@ def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: 
             state = replace(state, next_ns=None if silent else silent_at)
             if silent:
                 return probes.settle(state, None, "silent: its heartbeats do not come")
-            said = run.said_ready is True
-            return probes.settle(state, said, "it says that it is ready" if said else "has not said READY=1")
+            if run.said_ready is True:
+                return probes.settle(state, True, "it says that it is ready")
+            # What an earlier agent knew of an adopted run is not what it says now.
+            withdrawn = run.said_ready is False and (run.hello or not run.adopted)
+            return probes.settle(state, False, "says that it is not ready" if withdrawn else "has not said READY=1")
         case ProbeKind.LIVENESS:
             if silent_at is None:
                 return probes.settle(state, None, "no hello yet")
@@ -218,10 +222,12 @@ def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: 
 def _judge_notify(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: Run, now: int) -> ProbeState:
     match kind:
         case ProbeKind.STARTUP:
-            return _judge_startup(probe, state, run, now, passed=run.notify_ready, waits_for="READY=1")
+            return _judge_startup(probe, state, run, now, passed=run.notify_ready is True, waits_for="READY=1")
         case ProbeKind.READINESS:
+            if run.notify_ready is False:
+                return probes.settle(state, False, "it notified STOPPING=1")
             detail = "it notified READY=1" if run.notify_ready else "has not notified READY=1"
-            return probes.settle(state, run.notify_ready, detail)
+            return probes.settle(state, run.notify_ready is True, detail)
         case ProbeKind.LIVENESS:
             if run.asked_for_restart:
                 return probes.settle(replace(state, next_ns=None), False, "it asked for it with WATCHDOG=trigger")
@@ -265,14 +271,23 @@ def wake_ns(run: Run) -> int | None:
 
 
 def ready(spec: ComponentSpec, run: Run, *, running: bool) -> bool | None:
-    """Tell whether the component may be used; None: it cannot be told."""
-    if not running:
+    """Tell whether the component may be used; None: it cannot be told.
+
+    What has failed its liveness probe is not ready, whatever it said before, and whatever follows from the failure.
+    """
+    if not running or (run.liveness is not None and run.liveness.verdict is False):
         return False
     if spec.readiness is None or run.readiness is None:
-        return True
+        return None if _unheard(spec, run) else True
     if run.readiness.verdict is None and spec.readiness.check.__class__ not in PASSIVE_CHECKS:
         return False
     return run.readiness.verdict
+
+
+def _unheard(spec: ComponentSpec, run: Run) -> bool:
+    """Tell whether a run that was not ready under an earlier agent has yet to be heard by this one."""
+    speaks = spec.liveness is not None and isinstance(spec.liveness.check, HeartbeatCheck)
+    return speaks and run.adopted and not run.hello and run.said_ready is False
 
 
 def failed(spec: ComponentSpec, run: Run) -> tuple[ProbeKind, ProbeSpec, ProbeState] | None:

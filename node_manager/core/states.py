@@ -113,7 +113,15 @@ class ComponentState:
     hold: str | None = None
     hold_since_ns: int = 0
     restarts: int = 0
+    """Starts after the first one, whatever they were for."""
+    crashes: int = 0
+    """Runs that failed by themselves or by a probe, since this agent began."""
+    ending: str = ""
+    """Why the run under way is being ended."""
     last_exit: str | None = None
+    """Why and how the last run ended."""
+    last_jobs: int | None = None
+    """Jobs that were last reported, kept until a later run reports its own."""
     litter: bool = False
     """Something that it started may live on without its main process (kill scope `process`, or an earlier agent's)."""
     ready: bool | None = False
@@ -134,6 +142,16 @@ def wake_ns(state: ComponentState) -> int | None:
         if probe_ns is not None and (at is None or probe_ns < at):
             return probe_ns
     return at
+
+
+def jobs_of(state: ComponentState) -> int | None:
+    """Return the jobs that the component has, as last reported, or None where it never reported any."""
+    return state.last_jobs if state.run is None or state.run.jobs is None else state.run.jobs
+
+
+def jobs_are_old(state: ComponentState) -> bool:
+    """Tell whether that number is of an earlier run: what has become of the jobs since is not known."""
+    return state.last_jobs is not None and (state.run is None or state.run.jobs is None)
 
 
 def rule_of(state: ComponentState) -> Rule:

@@ -6,24 +6,20 @@ The shapes are JSON objects (status API, version 1); times are CLOCK_BOOTTIME in
 
 from typing import TypedDict
 
-from node_manager.core import claims, facts, latches
+from node_manager.core import claims, latches, outlook
 from node_manager.core import run as runs
 from node_manager.core.durable import Latch
 from node_manager.core.events import HostState
-from node_manager.core.hostlife import jobs_left_in
+from node_manager.core.hostlife import drain_over, jobs_left_in
 from node_manager.core.intent import Claim, Rule, by_precedence
 from node_manager.core.nodestate import Member, NodePhase, NodeState, latch_deadline_ns
+from node_manager.core.outlook import NextStatus
 from node_manager.core.spec import NS_PER_MS
-from node_manager.core.states import State, rule_of, wake_ns
+from node_manager.core.stated import FactStatus, listing
+from node_manager.core.states import State, jobs_are_old, jobs_of, rule_of
+from node_manager.core.words import because
 
 SCHEMA = 1
-
-
-class NextStatus(TypedDict):
-    """What the agent will do next by itself, and when."""
-
-    what: str
-    at_ns: int
 
 
 class ComponentStatus(TypedDict):
@@ -37,6 +33,7 @@ class ComponentStatus(TypedDict):
     pid: int | None
     generation: int
     restarts: int
+    crashes: int
     since_ns: int
     uptime_ns: int | None
     rule: str
@@ -45,18 +42,9 @@ class ComponentStatus(TypedDict):
     last_exit: str | None
     status_text: str
     jobs: int | None
+    jobs_last_known: bool
+    """The number is the last one that an earlier run reported."""
     adopted: bool
-
-
-class FactStatus(TypedDict):
-    """One fact and who states it."""
-
-    name: str
-    value: bool | None
-    authority: str
-    term: int | None
-    valid_until_ns: int | None
-    age_ms: int | None
 
 
 class HostStatus(TypedDict):
@@ -69,6 +57,8 @@ class HostStatus(TypedDict):
     at_wall_ns: int | None
     deadline_ns: int | None
     jobs_left: int | None
+    jobs_left_last_known: bool
+    """Part of it is what a component last reported that has not reported since."""
 
 
 class NodeInfo(TypedDict):
@@ -134,6 +124,7 @@ class WhyStatus(TypedDict):
     claims: list[ClaimStatus]
     last_exit: str | None
     restarts: int
+    crashes: int
     probes: list[ProbeStatus]
     now_ns: int
     wall_offset_ns: int
@@ -157,9 +148,9 @@ def node_status(node: NodeState, now: int, *, name: str, cgroup_mode: str) -> No
             maintenance=_maintenance(node),
         ),
         host=_host(node),
-        components=[component_status(member, now) for member in _in_order(node)],
-        facts=_facts(node, now),
-        warnings=warnings(node),
+        components=[component_status(node, member, now) for member in _in_order(node)],
+        facts=listing(node, now),
+        warnings=warnings(node, now),
     )
 
 
@@ -168,13 +159,13 @@ def not_ready(node: NodeState) -> list[str]:
     if node.phase is not NodePhase.RUNNING:
         return [f"the node is {node.phase.value}"]
     return [
-        f"{member.spec.name} is {member.state.state.value}: {_reason(member)}"
+        f"{member.spec.name} is {member.state.state.value}: {outlook.standing(node, member)}"
         for member in _in_order(node)
         if member.state.want.up and member.state.ready is not True
     ]
 
 
-def warnings(node: NodeState) -> list[str]:
+def warnings(node: NodeState, now: int) -> list[str]:
     """Return what an operator must know beside the states, the most serious first."""
     found = []
     record = node.in_force
@@ -186,11 +177,16 @@ def warnings(node: NodeState) -> list[str]:
     if node.phase is not NodePhase.WAITING_CONFIG and node.config_error is not None:
         found.append("the configuration is wrong; the last good one is in force")
     if node.drain_expired:
-        found.append("the drain's deadline has passed")
+        found.append(drain_over(node, now))
+    found += [
+        f"the drain waits for {name}, which is {member.state.state.value}{because(outlook.last_report(member))}"
+        for name, member in node.members.items()
+        if member.state.state is not State.BACKOFF and outlook.keeps_draining(node, member)
+    ]
     return found
 
 
-def component_status(member: Member, now: int) -> ComponentStatus:
+def component_status(node: NodeState, member: Member, now: int) -> ComponentStatus:
     """Return the view of one component."""
     state, run = member.state, member.state.run
     return ComponentStatus(
@@ -202,14 +198,16 @@ def component_status(member: Member, now: int) -> ComponentStatus:
         pid=None if run is None else run.pid,
         generation=state.generation,
         restarts=state.restarts,
+        crashes=state.crashes,
         since_ns=state.since_ns,
         uptime_ns=None if run is None or run.pid is None else now - run.started_ns,
         rule=rule_of(state).value,
-        reason=_reason(member),
-        next=_next(member),
+        reason=outlook.reason(node, member, now),
+        next=outlook.next_step(node, member, now),
         last_exit=state.last_exit,
         status_text="" if run is None else run.status,
-        jobs=None if run is None else run.jobs,
+        jobs=jobs_of(state),
+        jobs_last_known=jobs_are_old(state),
         adopted=run is not None and run.adopted,
     )
 
@@ -225,12 +223,13 @@ def why(node: NodeState, member: Member, now: int) -> WhyStatus:
         ready=state.ready,
         pid=None if run is None else run.pid,
         rule=rule_of(state).value,
-        reason=_reason(member),
+        reason=outlook.reason(node, member, now),
         since_ns=state.since_ns,
-        next=_next(member),
+        next=outlook.next_step(node, member, now),
         claims=[_claim(member, claim) for claim in by_precedence(claims.every(node, member, now))],
         last_exit=state.last_exit,
         restarts=state.restarts,
+        crashes=state.crashes,
         probes=[] if run is None else _probes(member),
         now_ns=now,
         wall_offset_ns=node.wall_offset_ns,
@@ -290,32 +289,6 @@ def _in_order(node: NodeState) -> list[Member]:
     return ordered or list(node.members.values())
 
 
-def _reason(member: Member) -> str:
-    state = member.state
-    if state.run is None and state.want.up and state.want.waits is not None and state.hold is None:
-        return state.want.waits.reason
-    failed = None if state.run is None or state.state is not State.RUNNING else runs.failed(member.spec, state.run)
-    if failed is not None:
-        return runs.failure_sentence(*failed)
-    if state.state is State.RUNNING and state.run is not None and state.ready is not True:
-        readiness = state.run.readiness
-        return f"not ready: {readiness.detail or 'no answer yet'}" if readiness is not None else "not ready"
-    if state.state is State.RUNNING and state.want.up:
-        return state.want.reason
-    return state.reason
-
-
-def _next(member: Member) -> NextStatus | None:
-    state = member.state
-    if state.deadline_ns is not None:
-        what = {State.BACKOFF: "start", State.STOPPING: "SIGKILL", State.KILLING: "SIGKILL again"}[state.state]
-        return NextStatus(what=what, at_ns=state.deadline_ns)
-    if member.condition_until_ns is not None and state.run is not None and state.want.up:
-        return NextStatus(what="stop, unless the lease is renewed", at_ns=member.condition_until_ns)
-    at = wake_ns(state)
-    return None if at is None else NextStatus(what="probe", at_ns=at)
-
-
 def _claim(member: Member, claim: Claim) -> ClaimStatus:
     since_ns = claim.since_ns
     if since_ns is None and claim.rule is member.state.want.rule and claim.rule is not Rule.CONFIGURED:
@@ -363,23 +336,5 @@ def _host(node: NodeState) -> HostStatus:
         at_wall_ns=None if latch is None else latch.at_wall_ns,
         deadline_ns=None if latch is None else latch_deadline_ns(latch, node),
         jobs_left=jobs_left_in(node.members),
+        jobs_left_last_known=any(jobs_are_old(member.state) for member in node.members.values()),
     )
-
-
-def _facts(node: NodeState, now: int) -> list[FactStatus]:
-    found = []
-    for name, authority in sorted(node.index.authorities.items()):
-        if not facts.is_leased(name):
-            continue
-        fact = node.table.leased.get(name)
-        found.append(
-            FactStatus(
-                name=name,
-                value=facts.value(node.table, name, now),
-                authority=authority,
-                term=None if fact is None else fact.term,
-                valid_until_ns=None if fact is None else fact.valid_until_ns,
-                age_ms=None if fact is None else (now - fact.stated_ns) // NS_PER_MS,
-            )
-        )
-    return found

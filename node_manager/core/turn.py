@@ -10,9 +10,9 @@ from node_manager.core import claims, component, facts, latches
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, Finish, Log, Reply, SendLevels, WriteFacts
 from node_manager.core.durable import DurableFacts
-from node_manager.core.events import Past
+from node_manager.core.events import Command, Past
 from node_manager.core.happenings import ComponentEvent, Wanted
-from node_manager.core.intent import Want
+from node_manager.core.intent import Rule, Want
 from node_manager.core.latches import Change
 from node_manager.core.nodestate import NodePhase, NodeState, drain_of, remember
 from node_manager.core.writeback import Pending
@@ -29,6 +29,7 @@ class Turn:
         self.node = replace(node, members=self.members)
         self.now = now
         self.actions: list[Action] = []
+        self._before = node.members
         self._dirty: dict[str, None] = {}
 
     def result(self) -> tuple[NodeState, tuple[Action, ...]]:
@@ -52,6 +53,11 @@ class Turn:
         if new.ready is not old.ready or new.state is not old.state:
             self.mark(*self.node.index.dependants.get(name, ()))
             self.mark(*self.node.index.followers.get(f"component.{name}.ready", ()))
+
+    def began(self, name: str) -> bool:
+        """Tell whether a run of this component began in this very step."""
+        old, state = self._before.get(name), self.members[name].state
+        return state.run is not None and (old is None or old.state.generation != state.generation)
 
     def mark(self, *names: str) -> None:
         """Have the ledger look at these components again before the step ends."""
@@ -111,18 +117,10 @@ class Turn:
 
     # --- facts and latches ----------------------------------------------------------------------------------------
 
-    def change(
-        self,
-        change: Change,
-        *,
-        command_id: int | None = None,
-        answer: str = "",
-        start: str | None = None,
-        restart: bool = False,
-    ) -> None:
+    def change(self, change: Change, *, command: Command | None = None, answer: str = "") -> None:
         """Put a change of the durable record under way; it is in force at once where it is restrictive."""
         seq = self.node.writeback.next_seq
-        item = Pending(seq=seq, change=change, command_id=command_id, answer=answer, start=start, restart=restart)
+        item = Pending(seq=seq, change=change, command=command, answer=answer)
         before = self.node.in_force
         self.node = replace(self.node, writeback=wb.add(self.node.writeback, item))
         self.actions.append(WriteFacts(seq=seq, facts=wb.target(self.node.writeback)))
@@ -176,10 +174,34 @@ class Turn:
         """Add an entry to the event history."""
         self.actions.append(Log(event=event, component=name, fields=tuple(fields.items())))
 
-    def reply(self, command_id: int | None, detail: str, *, ok: bool = True, rule: str | None = None) -> None:
-        """Answer a command."""
+    def reply(self, command_id: int | None, detail: str) -> None:
+        """Answer a command that is done."""
         if command_id is not None:
-            self.actions.append(Reply(id=command_id, ok=ok, detail=detail, rule=rule))
+            self.actions.append(Reply(id=command_id, ok=True, detail=detail))
+
+    def refuse(self, command: Command, detail: str, *, rule: Rule | None = None) -> None:
+        """Answer a command that is refused, and note that in the history."""
+        self._refuse(command.id, detail, verb=command.verb.value, by=command.by, name=command.component, rule=rule)
+
+    def refuse_reload(self, command_id: int | None, why: str) -> None:
+        """Answer a reload of the configuration that is refused; nobody may have asked for it."""
+        if command_id is not None:
+            self._refuse(command_id, f"cannot reload: {why}", verb="reload")
+
+    def _refuse(
+        self,
+        command_id: int,
+        detail: str,
+        *,
+        verb: str,
+        by: str | None = None,
+        name: str | None = None,
+        rule: Rule | None = None,
+    ) -> None:
+        word = None if rule is None else rule.value
+        known = name if name in self.members else None
+        self.log("command.refused", known, verb=verb, by=by, rule=word, detail=detail)
+        self.actions.append(Reply(id=command_id, ok=False, detail=detail, rule=word))
 
     def host_is(self, fact: str) -> bool:
         """Tell whether the host has reached `host.draining`, `host.drained` or `host.decommissioned`."""

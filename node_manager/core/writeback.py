@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from node_manager.core import latches
 from node_manager.core.durable import DurableFacts
+from node_manager.core.events import Command
 from node_manager.core.latches import Change
 from node_manager.core.spec import NS_PER_S
 
@@ -25,11 +26,8 @@ class Pending:
 
     seq: int
     change: Change
-    command_id: int | None = None
+    command: Command | None = None
     answer: str = ""
-    start: str | None = None
-    """Component whose manual start follows once this is durable."""
-    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

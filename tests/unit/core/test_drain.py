@@ -73,7 +73,7 @@ def test_drained(how: str) -> None:
     world.sync()
     assert world.replies[word].ok
     again = world.command(Verb.DRAIN)
-    assert world.replies[again].detail == "this host is drained already"
+    assert world.replies[again].detail == "this host is drained already by ann, for 0 s: kernel update"
     start = world.command(Verb.START, "worker")
     assert (world.replies[start].ok, world.replies[start].rule) == (False, "drained")
 
@@ -126,7 +126,7 @@ def test_deadline_leaves() -> None:
     world.advance(120 * S)
     assert HostState.DRAINING is host(world)
     assert State.RUNNING is world.component("worker").state
-    assert "the drain's deadline has passed" in status.warnings(world.state)
+    assert "the drain's deadline has passed" in status.warnings(world.state, world.now)
 
 
 def test_deadline_kills() -> None:

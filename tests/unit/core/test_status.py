@@ -63,7 +63,7 @@ class TestNodeStatus:
         world.crash(unreadable="torn")
         world.deliver(FactsWriteFailed(seq=1, error="disk full"))
         world.state = replace(world.state, config_error="line 3")
-        assert status.warnings(world.state) == [
+        assert status.warnings(world.state, world.now) == [
             "it is not known whether this host is decommissioned: torn",
             "1 changes are in force but not durable: disk full; trying again",
             "the configuration is wrong; the last good one is in force",
@@ -131,7 +131,7 @@ class TestComponentStatus:
         world.advance(5 * S)
         assert component(world, "scheduler")["next"] == {"what": "SIGKILL again", "at_ns": T0 + 6 * S}
         world.exit("scheduler")
-        assert component(world, "scheduler")["next"] is None
+        assert component(world, "scheduler")["next"] == {"what": "start when controller.primary is true", "at_ns": None}
         world.exit("controller")
         world.advance(world.component("controller").not_before_ns - world.now)
         world.spawn_failed("controller")
