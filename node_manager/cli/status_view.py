@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from node_manager.cli.table import FIRST, Column, layout
 from node_manager.cli.terminal import BOLD, DIM, GREEN, RED, YELLOW, Moments, Screen, duration, jobs, one_line
 
@@ -41,7 +43,7 @@ _YES_NO = {True: "yes", False: "no", None: "?"}
 _COMPONENT_FACTS = "component."
 """Facts that the table of components shows already."""
 _LATCHED_FACTS = ("host.", "node.", "operator.")
-"""Facts that are news only while they are true."""
+"""Facts that are news only where they are not false."""
 _MAINTENANCE = "node.maintenance"
 _HOLD = "operator-hold"
 _CONSEQUENCES = ("dependency", "node-stopping", "maintenance")
@@ -100,7 +102,7 @@ def _host(host: dict[str, Any], moments: Moments, screen: Screen) -> list[str]:
     if host["deadline_ns"] is not None and host["state"] == "draining":
         parts.append(moments.deadline(host["deadline_ns"]))
     if host["jobs_left"] is not None:
-        parts.append(f"{jobs(host['jobs_left'])} left")
+        parts.append(jobs(host["jobs_left"], " left", old=host.get("jobs_left_last_known")))
     if host["by"]:
         parts.append(f"by {one_line(host['by'])}")
     sentence = ", ".join(parts)
@@ -161,11 +163,14 @@ def _components(components: list[dict[str, Any]], moments: Moments, screen: Scre
 
 
 def _reason(component: dict[str, Any]) -> str:
-    """Why it is so; where all is as configured, what the component itself says. Its jobs come first."""
+    """Why it is so; where all is as configured, what the component itself says. Its jobs come first, said once."""
     text = one_line(component["reason"])
     if component["ready"] and component["rule"] == "configured":
         text = one_line(component.get("status_text")) or text
-    return text if component.get("jobs") is None else "; ".join(filter(None, [jobs(component["jobs"]), text]))
+    count = component.get("jobs")
+    if count is None or re.search(rf"\b{re.escape(jobs(count))}\b", text):
+        return text
+    return "; ".join(filter(None, [jobs(count, old=component.get("jobs_last_known")), text]))
 
 
 def _next(component: dict[str, Any], moments: Moments) -> str:
@@ -196,7 +201,7 @@ def _facts(facts: list[dict[str, Any]], moments: Moments, screen: Screen, width:
 def _worth_showing(fact: dict[str, Any]) -> bool:
     if fact["name"].startswith(_COMPONENT_FACTS):
         return False
-    return fact["value"] is True or not fact["name"].startswith(_LATCHED_FACTS)
+    return fact["value"] is not False or not fact["name"].startswith(_LATCHED_FACTS)
 
 
 def _troubled(component: dict[str, Any]) -> bool:

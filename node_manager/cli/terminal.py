@@ -97,9 +97,10 @@ def state_words(state: object) -> str:
     return f"{_STATES_IN_WORDS[text]} ({text})" if text in _STATES_IN_WORDS else text
 
 
-def jobs(count: int) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{count} job{'' if count == 1 else 's'}"
+def jobs(count: int, what: str = "", *, old: object = False) -> str:
+    """`1 job`, `2 jobs left`; `old`: it is what was reported last, and nobody knows better now."""
+    text = f"{count} job{'' if count == 1 else 's'}{what}"
+    return f"{text} (last known)" if old else text
 
 
 def clock(wall_ns: int) -> str:

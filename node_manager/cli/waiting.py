@@ -117,7 +117,7 @@ def _host_sentence(body: dict[str, Any]) -> str:
     host = body["host"]
     parts = [f"host is {one_line(host['state'])}"]
     if host["jobs_left"] is not None:
-        parts.append(f"{jobs(host['jobs_left'])} left")
+        parts.append(jobs(host["jobs_left"], " left", old=host.get("jobs_left_last_known")))
     if host["deadline_ns"] is not None:
         parts.append(Moments(body).deadline(host["deadline_ns"]))
     return ", ".join(parts)

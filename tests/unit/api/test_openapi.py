@@ -24,6 +24,8 @@ STATUS = status_body(
         uptime_ns=None,
         last_exit="exited with status 1",
         jobs=2,
+        jobs_last_known=True,
+        crashes=3,
         next={"what": "start", "at_ns": NOW_NS + S},
     ),
     node={

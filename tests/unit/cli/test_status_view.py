@@ -186,6 +186,22 @@ def test_a_column_without_a_cell_is_left_out_and_its_room_used() -> None:
     assert "start when controller.primary is true\n" in shown
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"jobs": 0, "reason": "as it is"}, "0 jobs; as it is"),
+        ({"jobs": 2, "reason": "told to drain; 2 jobs left"}, "told to drain; 2 jobs left"),
+        ({"jobs": 2, "reason": "12 jobs ago"}, "2 jobs; 12 jobs ago"),
+        ({"jobs": 1, "reason": ""}, "1 job"),
+        ({"jobs": 3, "jobs_last_known": True, "reason": "exited"}, "3 jobs (last known); exited"),
+    ],
+)
+def test_jobs_are_said_once(changes: dict[str, Any], shown: str) -> None:
+    """The number of jobs stands in the worker's row, also while it is down, and not twice."""
+    line = next(line for line in text(status_body(component("worker", **changes))).splitlines() if " 4711 " in line)
+    assert line.endswith(f"  {shown}")
+
+
 def test_headline_says_which_agent_and_what_is_held() -> None:
     """A node can be ready with something stopped by hand, and under maintenance: whoever looks is told."""
     held = component("worker", state="stopped", desired="down", ready=False, rule="operator-hold", reason="stopped")
