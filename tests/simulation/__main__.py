@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--managers", type=int, default=3, metavar="N")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--hours", type=float, default=DEFAULT_HOURS, metavar="H", help="with faults, for each seed")
+    parser.add_argument("--first", action="store_true", help="stop at the first failure, and do not shrink it")
     parser.add_argument("--replay", type=int, metavar="SEED", help="print the run of one seed readably")
     args = parser.parse_args()
     options: dict[str, Any] = {"managers": args.managers, "workers": args.workers, "hours": args.hours}
@@ -30,7 +31,17 @@ def main() -> int:
         print(result.failure or "passed")
         return 1 if result.failure else 0
     first, _, last = args.seeds.partition("..")
-    return _run_all(range(int(first), int(last or first) + 1), options)
+    seeds = range(int(first), int(last or first) + 1)
+    return _run_first(seeds, options) if args.first else _run_all(seeds, options)
+
+
+def _run_first(seeds: range, options: dict[str, Any]) -> int:
+    for seed in seeds:
+        failure = run_seed(seed, **options).failure
+        if failure:
+            print(f"seed {seed}: {failure}")
+            return 1
+    return 0
 
 
 def _run_all(seeds: range, options: dict[str, Any]) -> int:
