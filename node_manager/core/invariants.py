@@ -1,6 +1,7 @@
 """What is true after every step, whatever happened. Tests and the simulator call this; a failure is our own bug."""
 
 from node_manager.core import claims, latches
+from node_manager.core import run as runs
 from node_manager.core import writeback as wb
 from node_manager.core.events import HostState
 from node_manager.core.intent import Rule
@@ -35,6 +36,7 @@ def check_component(spec: ComponentSpec, state: ComponentState) -> None:
     assert (run is None) == (state.state in IDLE), "a run exists exactly in the states that have one"
     assert (state.deadline_ns is not None) == (state.state in _TIMED), "nothing is stuck: timed states have a deadline"
     assert state.ready is not True or state.state is State.RUNNING, "only what runs is ready"
+    assert state.ready is not True or run is None or runs.failed(spec, run) is None, "what is not alive is not ready"
     assert not (want.up and (want.held or want.clear_tree)), "what is wanted up is not wanted gone"
     assert not (state.forced and not want.up), "what is unwanted is not to be started"
     assert state.generation > 0 or not state.litter, "what was left was left by a run"

@@ -8,7 +8,7 @@ from node_manager.core import node, status
 from node_manager.core.actions import KillTree, RunHelper, SendLevels, Signal
 from node_manager.core.durable import DurableFacts, Latch
 from node_manager.core.events import Booted, HelperDone, HostState, Verb, WallClock
-from node_manager.core.nodestate import DRAIN_RESERVE_NS
+from node_manager.core.nodestate import DRAIN_RESERVE_NS, drain_reserve_ns
 from node_manager.core.spec import CommandSpec, DrainSpec
 from node_manager.core.states import State
 from node_manager.core.writeback import MAX_PENDING
@@ -480,3 +480,124 @@ def test_a_drain_command_that_ends_completes_nothing() -> None:
 
 def view(world: World) -> status.HostStatus:
     return status.node_status(world.state, world.now, name="h1", cgroup_mode="session")["host"]
+
+
+def drain_of(at_wall: int, deadline_wall: int | None) -> Latch:
+    """A drain that was ordered and must be over at these times of the wall clock."""
+    return replace(
+        DRAINING, at_wall_ns=at_wall * S, deadline_wall_ns=None if deadline_wall is None else deadline_wall * S
+    )
+
+
+@pytest.mark.parametrize(
+    ("latch", "reserve_ns"),
+    [
+        (drain_of(100, 108), 2 * S),
+        (drain_of(100, 105), 5 * S // 4),
+        (drain_of(100, 120), 5 * S),
+        (drain_of(100, 4_000), 5 * S),
+        (drain_of(100, 90), 0),
+        (drain_of(100, None), 0),
+    ],
+)
+def test_reserve(latch: Latch, reserve_ns: int) -> None:
+    """A deadline keeps five seconds for the last report, and never more than a quarter of the drain's time."""
+    assert reserve_ns == drain_reserve_ns(latch)
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+def test_a_short_deadline(*, reboot: bool) -> None:
+    """A short drain is not over at once, on this boot nor on the next; event and warning say what is kept, and why."""
+    world = running(KILLING_WORKER)
+    world.deliver(WallClock(offset_ns=5_000 * S))
+    world.hello("worker", jobs=2)
+    world.command(Verb.DRAIN, deadline_ns=world.now + 8 * S)
+    world.sync()
+    if reboot:
+        world.now -= 900 * S
+        world.reboot()
+        world.deliver(WallClock(offset_ns=5_900 * S))
+        world.spawned("worker")
+    assert told(world.advance(6 * S - 1)) == []
+    assert told(world.advance(1)) == ["Signal 15"]
+    sentence = "the time to drain is over; 2 s are kept for the last report"
+    assert sentence in status.warnings(world.state, world.now)
+    assert [dict(log.fields)["what"] for log in world.logs if log.event == "host.drain_time_over"] == [sentence]
+    world.advance(2 * S)
+    assert "the drain's deadline has passed" in status.warnings(world.state, world.now)
+
+
+def test_jobs_of_a_worker_that_was_stopped() -> None:
+    """A worker that was stopped with jobs alive has not drained its host, whatever its exit status."""
+    world = running(WORKER)
+    world.hello("worker", jobs=2)
+    world.command(Verb.DRAIN, reason="kernel update")
+    world.command(Verb.STOP, "worker")
+    world.exit("worker", code=0)
+    assert HostState.DRAINING is host(world)
+    assert (view(world)["jobs_left"], view(world)["jobs_left_last_known"]) == (2, True)
+    waits = "the drain waits for worker, which is stopped: it last reported 2 jobs"
+    assert waits in status.warnings(world.state, world.now)
+    seen = status.component_status(world.state, world.state.members["worker"], world.now)
+    assert (seen["reason"], seen["jobs"], seen["jobs_last_known"]) == (
+        "stopped by ann; the drain waits for it: it last reported 2 jobs",
+        2,
+        True,
+    )
+    world.sync()
+    world.command(Verb.START, "worker")
+    world.sync()
+    world.spawned("worker")
+    assert (view(world)["jobs_left"], view(world)["jobs_left_last_known"]) == (2, True)
+    world.beat("worker", jobs=0)
+    assert (view(world)["jobs_left"], view(world)["jobs_left_last_known"]) == (0, False)
+    world.exit("worker", code=0)
+    assert HostState.DRAINED is host(world)
+
+
+def test_a_worker_without_jobs_that_waits() -> None:
+    """A drain that waits for a worker that is down says so, also where it had no jobs."""
+    world = running(WORKER)
+    world.command(Verb.STOP, "worker")
+    world.exit("worker", code=1)
+    world.command(Verb.DRAIN)
+    assert "the drain waits for worker, which is stopped" in status.warnings(world.state, world.now)
+    assert (view(world)["jobs_left"], view(world)["jobs_left_last_known"]) == (None, False)
+
+
+def test_a_crash_in_a_drain_is_no_warning() -> None:
+    """A worker that is to be restarted in a moment is not waited for by anybody else."""
+    world = running(WORKER)
+    world.hello("worker", jobs=2)
+    world.command(Verb.DRAIN)
+    world.exit("worker", signal=11)
+    assert status.warnings(world.state, world.now) == []
+
+
+def test_the_deadline_does_not_drain_what_has_jobs() -> None:
+    """With the policy `kill` too the host is drained only when nothing was reported, or everything was killed."""
+    world = running(KILLING_WORKER)
+    world.hello("worker", jobs=2)
+    world.command(Verb.DRAIN, deadline_ns=world.now + 60 * S)
+    world.advance(55 * S)
+    world.exit("worker", code=0)
+    assert HostState.DRAINING is host(world)
+    assert view(world)["jobs_left"] == 2
+
+
+@pytest.mark.parametrize("how", ["main process and all", "what it left"])
+def test_jobs_that_were_killed(how: str) -> None:
+    """SIGKILL to everything that lives ends the jobs: nothing is left to report."""
+    world = running(KILLING_WORKER)
+    world.hello("worker", jobs=2)
+    world.command(Verb.DRAIN, deadline_ns=world.now + 60 * S)
+    world.advance(55 * S)
+    if how == "what it left":
+        world.exit("worker", code=0, left=2)
+        assert view(world)["jobs_left"] == 2
+        world.cleared("worker")
+    else:
+        world.advance(11 * S)
+        world.exit("worker", signal=9)
+    assert HostState.DRAINED is host(world)
+    assert view(world)["jobs_left"] is None
