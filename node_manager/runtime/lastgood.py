@@ -9,6 +9,7 @@ from typing import Any
 
 from node_manager.config.codec import decode_spec, encode_spec
 from node_manager.core.spec import NodeSpec
+from node_manager.runtime import files
 from node_manager.runtime.clock import machine_id
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -25,9 +26,7 @@ def encode(spec: NodeSpec) -> bytes:
 def read(path: Path) -> NodeSpec | None:
     """Return the last good configuration of this machine, or None where there is none that can be trusted."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return None
-        body: Any = json.loads(path.read_bytes())
+        body: Any = json.loads(files.read(path, MAX_BYTES))
         if not isinstance(body, dict) or body.get("version") != 1 or body.get("machine") != machine():
             return None
         return decode_spec(body.get("spec"))

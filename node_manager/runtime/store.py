@@ -12,11 +12,17 @@ counts up with every write. Two files hold the two latest records, the *primary*
 `load` takes the whole record with the higher `seq`, so a kill at any point leaves the earlier or the new facts,
 never none; and what was acknowledged is always found. Where the file system cannot exchange names, step 3 renames the
 spare over the primary, and a new spare is made for the next write, which then needs room. The very first record goes
-to a temporary file that is renamed: until then there is nothing to lose.
+to a temporary file that is renamed: until then there is nothing to lose. No spare is made before the name of the
+primary is durable, so a spare alone, even a blank one, is no trace of a kill or a power cut: a record was there.
 
-A *primary* that is damaged cannot come from a kill: then the facts of the spare, if whole, are used, and the sentence
-`unreadable` says that a later one may be lost. A file system that writes every overwrite elsewhere (btrfs) needs room
-all the same; there a full disk means FactsWriteFailed, which is retried and shown.
+A *primary* that is damaged or gone cannot come from a kill: then the facts of the spare, if whole, are used, and the
+sentence `unreadable` says that a later one may be lost. A file system that writes every overwrite elsewhere (btrfs)
+needs room all the same; there a full disk means FactsWriteFailed, which is retried and shown.
+
+`version` names the exact fields of the facts: a record with a field more or less than its version has is damaged, so
+a latch is never read without its restriction. Whoever changes a field of `DurableFacts`, or of what it holds, counts
+`_VERSION` up and adds to `_READERS` how a record of the old version becomes the new facts; else the first start after
+an upgrade finds every latch unreadable.
 """
 
 import errno
@@ -24,7 +30,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +39,7 @@ from typing import Any
 
 from node_manager.config.codec import decode_facts, encode_facts
 from node_manager.core.durable import DurableFacts
-from node_manager.runtime import kernel
+from node_manager.runtime import files, kernel
 
 MAX_FACTS_BYTES = 4 * 1024 * 1024
 """Bound on what is read and written: MAX_HOLDS holds with long reasons fit."""
@@ -44,12 +49,39 @@ _SPARE_ROOM_BYTES = 8 * 1024
 """Room that a slot keeps beyond its record, so that a full disk still takes a few more latches and holds."""
 _MODE = 0o600
 _VERSION = 1
+_READERS: dict[int, Callable[[Any], DurableFacts]] = {1: decode_facts}
+"""How the facts of each version that was ever written are read; each raises ValueError."""
 _PREFIX = b'{"sha256": "'
 _MIDDLE = b'", "record": '
 _DIGEST_CHARS = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_ASIDE_NAME = 64
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+class StateDirError(Exception):
+    """The state directory is another agent's; the text begins with "cannot" and says what to do."""
+
+
+def lock(state_dir: Path) -> tuple[int | None, str | None]:
+    """Take the state directory for this agent: a descriptor that holds it until it is closed or the process ends.
+
+    Raises StateDirError, which names the agent that has it. A directory that cannot be written must not keep an agent
+    from supervising: then there is no descriptor, but a sentence for the log. The descriptor is close-on-exec.
+    """
+    name = state_dir / "lock"
+    try:
+        return files.lock(name), None
+    except files.LockHeldError as error:
+        raise StateDirError(
+            f"cannot use the state directory {state_dir}: another node manager (pid {error.holder}) keeps its facts "
+            "there; stop it first, or choose another directory with --state-dir"
+        ) from error
+    except OSError as error:
+        return None, (
+            f"cannot take the lock {name}: {kernel.explain(error)}; a second agent with this state directory would "
+            f"not be noticed; make {state_dir} writable and restart the agent"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +106,7 @@ class Step(Enum):
     SYNCED = "the spare is durable"
     EXCHANGED = "the names are exchanged"
     DONE = "the directory is durable"
+    SPARE_MADE = "a new spare is there, without its blocks; the write is acknowledged already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +129,7 @@ class Store:
     """The durable facts of one state directory. `load` once, then `write`; not from two threads at a time.
 
     `step` is called at each point of a write. `exchange` swaps two names in one step, or raises OSError with EINVAL.
+    `fsync` makes what a descriptor names durable, a file's content or a directory's names.
     """
 
     def __init__(
@@ -104,12 +138,14 @@ class Store:
         *,
         step: Callable[[Step], None] = lambda _step: None,
         exchange: Callable[[str, str], None] = kernel.exchange,
+        fsync: Callable[[int], None] = os.fsync,
     ) -> None:
         self._dir = state_dir
         self._primary = state_dir / "facts.json"
         self._spare = state_dir / "facts.json.spare"
         self._step = step
         self._exchange = exchange
+        self._fsync = fsync
         self._first = state_dir / "facts.json.new"
         self._identity = ""
         self._seq = 0
@@ -119,7 +155,7 @@ class Store:
     def load(self, identity: str) -> Loaded:
         """The facts of this identity. Another one's are kept aside and inherited by nobody. Never raises."""
         self._identity = identity
-        primary, spare = _read(self._primary), _read_spare(self._spare)
+        primary, spare = _read(self._primary), _read(self._spare)
         kept = _read(self._aside(identity))
         self._seq = max(slot.seq if isinstance(slot, _Whole) else 0 for slot in (primary, spare, kept))
         ours = [s for s in (primary, spare, kept) if isinstance(s, _Whole) and s.facts.identity == identity]
@@ -135,7 +171,7 @@ class Store:
         return Loaded(facts=facts, unreadable=self._doubt(primary, spare, found=latest is not None), note=note)
 
     def _doubt(self, primary: "_Slot", spare: "_Slot", *, found: bool) -> str | None:
-        """Why something later than what was found may be lost: never the trace of a mere kill."""
+        """Why something later than what was found may be lost: never the trace of a mere kill or power cut."""
         use = "an older record is used" if found else "no other record is there"
         if isinstance(primary, _Damaged):
             return f"cannot use {self._primary}: {primary.reason}; {use}"
@@ -164,6 +200,8 @@ class Store:
             self._step(Step.EXCHANGED)
             self._sync_dir()
         else:
+            if spare is None:  # the name of the primary may not be durable: its write may have failed at the very end
+                self._sync_dir()
             self._overwrite(self._spare, text)
             self._promote()
         self._failed = False
@@ -196,7 +234,7 @@ class Store:
             self._step(Step.TORN)
             _write_all(fd, text[half:].ljust(size - half), half)
             self._step(Step.OVERWRITTEN)
-            os.fsync(fd)
+            self._fsync(fd)
             self._step(Step.SYNCED)
         finally:
             os.close(fd)
@@ -222,8 +260,9 @@ class Store:
             have = os.fstat(fd).st_size
             if have >= size:
                 return
+            self._step(Step.SPARE_MADE)
             _write_all(fd, b" " * (size - have), have)
-            os.fsync(fd)
+            self._fsync(fd)
         finally:
             os.close(fd)
         self._sync_dir()
@@ -231,11 +270,10 @@ class Store:
     def _sync_dir(self) -> None:
         self._sync_file(self._dir)
 
-    @staticmethod
-    def _sync_file(path: Path) -> None:
+    def _sync_file(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            self._fsync(fd)
         finally:
             os.close(fd)
 
@@ -254,11 +292,15 @@ class Store:
                 kept = _read(older)
                 if not isinstance(kept, _Whole) or kept.facts.identity != self._identity:
                     older.unlink()
-            if not keep_spare:
-                self._spare.unlink(missing_ok=True)
-            self._primary.rename(aside)
+            # In neither order is there an instant, or after a power cut a directory, with a spare and no primary.
             if keep_spare:
+                aside.hardlink_to(self._primary)
+                self._sync_dir()
                 self._spare.rename(self._primary)
+            else:
+                self._spare.unlink(missing_ok=True)
+                self._sync_dir()
+                self._primary.rename(aside)
             self._sync_dir()
         except OSError as error:
             return f"{text}, and could not be moved to {aside}: {kernel.explain(error)}"
@@ -286,26 +328,15 @@ def _encode(seq: int, facts: DurableFacts) -> bytes:
 def _read(path: Path) -> _Slot:
     """What a slot holds; never raises."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = files.read(path, MAX_FACTS_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         return _Damaged(kernel.explain(error))
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return _Damaged("it is not a regular file")
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(MAX_FACTS_BYTES + 1)
-    except OSError as error:
-        return _Damaged(kernel.explain(error))
-    finally:
-        os.close(fd)
     return _decode(data)
 
 
 def _decode(data: bytes) -> _Slot:
-    if len(data) > MAX_FACTS_BYTES:
-        return _Damaged(f"it is larger than {MAX_FACTS_BYTES} bytes")
     text = data.rstrip(b" \n")
     start = len(_PREFIX) + _DIGEST_CHARS + len(_MIDDLE)
     digest = text[len(_PREFIX) : len(_PREFIX) + _DIGEST_CHARS]
@@ -319,9 +350,12 @@ def _decode(data: bytes) -> _Slot:
         return _Damaged("its checksum is wrong")
     try:
         body: Any = json.loads(record)
-        if not isinstance(body, dict) or body.get("version") != _VERSION or type(body.get("seq")) is not int:
+        if not isinstance(body, dict) or type(body.get("version")) is not int or type(body.get("seq")) is not int:
             return _Damaged("it has a format that this version does not know")
-        return _Whole(body["seq"], decode_facts(body.get("facts")))
+        reader = _READERS.get(body["version"])
+        if reader is None:
+            return _Damaged(f"it has version {body['version']}, which this program does not know")
+        return _Whole(body["seq"], reader(body.get("facts")))
     except (ValueError, RecursionError) as error:
         return _Damaged(f"its facts cannot be understood ({error})")
 

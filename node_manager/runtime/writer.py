@@ -1,10 +1,15 @@
 """One thread that writes to the disk, so that a disk that hangs stalls nothing but itself.
 
 Of each kind of file only the newest content waits: three places are the whole queue. Results come back to the loop.
+
+A runtime record or a configuration that cannot be written stays in its place and is tried again by the writer itself:
+nobody else would, for they are written when something changes, and the change is past. Facts are not: their answer
+goes to the core, which holds back what depends on it and asks again.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,24 +20,34 @@ from node_manager.core.events import Event, FactsWriteFailed, FactsWritten
 from node_manager.runtime import files, kernel
 from node_manager.runtime.store import Store
 
+RETRY_S = 1.0
+"""How long a file that could not be written is left alone, whatever comes for it: no storm on a disk that is full, and
+soon enough after it has room again. Monotonic time: it does not matter how long a suspended machine slept."""
+
 
 @dataclass(slots=True)
-class _Waiting:
-    """The newest content of each kind that is not written yet."""
+class _Place:
+    """A file, and its newest content that is not written yet."""
 
-    facts: tuple[int, DurableFacts] | None = None
-    record: bytes | None = None
-    config: bytes | None = None
+    path: Path
+    waiting: bytes | None = None
+    not_before_s: float = 0.0
+    trouble: str | None = None
+    """Why the last write failed."""
 
-    def __bool__(self) -> bool:
-        return self.facts is not None or self.record is not None or self.config is not None
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    facts: tuple[int, DurableFacts] | None
+    places: tuple[tuple[_Place, bytes], ...]
 
 
 class Writer:
     """Writes durable facts, the runtime record and the last good configuration.
 
-    `post` gets FactsWritten and FactsWriteFailed. `trouble` gets a file and a sentence when it cannot be written, and
-    None when it can be again; both are called from the loop. Facts go first: somebody waits for them.
+    `post` gets FactsWritten and FactsWriteFailed. `trouble` gets a file and a sentence when it cannot be written or
+    the reason is another, and None when it is written again; both are called from the loop. Facts go first: somebody
+    waits for them.
     """
 
     def __init__(
@@ -49,10 +64,10 @@ class Writer:
         self._post = post
         self._trouble = trouble
         self._store = store
-        self._record_path = record_path
-        self._config_path = config_path
-        self._troubled: set[Path] = set()
-        self._waiting = _Waiting()
+        self._facts: tuple[int, DurableFacts] | None = None
+        self._facts_failed = False
+        self._record = _Place(record_path)
+        self._config = _Place(config_path)
         self._closing = False
         self._changed = threading.Condition()
         # A daemon: a thread that hangs in the disk must not keep the agent from ending.
@@ -62,61 +77,90 @@ class Writer:
     def write_facts(self, seq: int, facts: DurableFacts) -> None:
         """Make these durable. An older record that still waits is covered by this one's FactsWritten."""
         with self._changed:
-            self._waiting.facts = (seq, facts)
+            self._facts = (seq, facts)
             self._changed.notify()
 
     def write_record(self, data: bytes) -> None:
         """Write the runtime record; only the newest is kept."""
         with self._changed:
-            self._waiting.record = data
+            self._record.waiting = data
             self._changed.notify()
 
     def write_config(self, data: bytes) -> None:
         """Keep the last good configuration; only the newest is kept."""
         with self._changed:
-            self._waiting.config = data
+            self._config.waiting = data
             self._changed.notify()
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits and end, at most `timeout_s`. False: the disk did not do it in time."""
+        """Write what waits, each once, and end; takes at most `timeout_s`. False: not everything is written."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        return not self._facts_failed and self._record.trouble is None and self._config.trouble is None
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
-                work, self._waiting = self._waiting, _Waiting()
-            if not work:
-                return
+        while (work := self._next()) is not None:
             if work.facts is not None:
                 self._write_facts(*work.facts)
-            if work.record is not None:
-                self._write(self._record_path, partial(files.replace, self._record_path, work.record))
-            if work.config is not None:
-                self._write(self._config_path, partial(files.replace, self._config_path, work.config))
+            for place, data in work.places:
+                self._write(place, data)
+
+    def _next(self) -> _Work | None:
+        """Wait for what is to be written now; None: nothing any more."""
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                due: list[tuple[_Place, bytes]] = []
+                wait_s: float | None = None
+                for place in (self._record, self._config):
+                    if place.waiting is None:
+                        continue
+                    if self._closing or place.not_before_s <= now_s:
+                        due.append((place, place.waiting))
+                        place.waiting = None
+                    else:
+                        left_s = place.not_before_s - now_s
+                        wait_s = left_s if wait_s is None else min(wait_s, left_s)
+                if self._facts is not None or due:
+                    facts, self._facts = self._facts, None
+                    return _Work(facts, tuple(due))
+                if self._closing:
+                    return None
+                self._changed.wait(wait_s)
 
     def _write_facts(self, seq: int, facts: DurableFacts) -> None:
         try:
             self._store.write(facts)
         except OSError as error:
+            self._facts_failed = True
             self._tell(partial(self._post, FactsWriteFailed(seq=seq, error=kernel.explain(error))))
         else:
+            self._facts_failed = False
             self._tell(partial(self._post, FactsWritten(seq=seq)))
 
-    def _write(self, path: Path, write: Callable[[], None]) -> None:
+    def _write(self, place: _Place, data: bytes) -> None:
         try:
-            write()
+            files.replace(place.path, data)
         except OSError as error:
-            self._troubled.add(path)
-            self._tell(partial(self._trouble, path, f"cannot write {path}: {kernel.explain(error)}"))
+            self._keep(place, data, f"cannot write {place.path}: {kernel.explain(error)}")
         else:
-            if path in self._troubled:
-                self._troubled.discard(path)
-                self._tell(partial(self._trouble, path, None))
+            if place.trouble is not None:
+                place.trouble = None
+                self._tell(partial(self._trouble, place.path, None))
+
+    def _keep(self, place: _Place, data: bytes, trouble: str) -> None:
+        """Have what could not be written tried again later, unless newer content came meanwhile or the end is near."""
+        with self._changed:
+            place.not_before_s = time.monotonic() + RETRY_S
+            if place.waiting is None and not self._closing:
+                place.waiting = data
+        if trouble != place.trouble:
+            place.trouble = trouble
+            self._tell(partial(self._trouble, place.path, trouble))
 
     def _tell(self, call: Callable[[], None]) -> None:
         try:

@@ -3,16 +3,17 @@ import hashlib
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from node_manager.core.durable import DurableFacts, Hold, Latch
+from node_manager.core.durable import DurableFacts, Hold, Latch, Maintenance
 from node_manager.runtime import kernel
-from node_manager.runtime.store import Loaded, Step, Store
+from node_manager.runtime.store import Loaded, StateDirError, Step, Store, lock
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -87,7 +88,7 @@ def test_a_kill_at_any_step_keeps_what_was_acknowledged(tmp_path: Path, step: St
     loaded = store.load("me")
     assert loaded.unreadable is None
     assert loaded.facts.epoch_seen in {acknowledged, 99}
-    if step is Step.DONE:
+    if step in {Step.DONE, Step.SPARE_MADE}:
         assert loaded.facts.epoch_seen == 99
     # and the same again, over what the kill left
     store.write(facts(100))
@@ -148,7 +149,7 @@ def test_what_a_failed_write_left_is_not_made_the_primary(tmp_path: Path) -> Non
     assert promoted == [False]
 
 
-@pytest.mark.parametrize("at", [step for step in Step if step is not Step.DONE])
+@pytest.mark.parametrize("at", [step for step in Step if step not in {Step.DONE, Step.SPARE_MADE}])
 def test_a_write_that_fails_leaves_the_earlier_facts(tmp_path: Path, at: Step) -> None:
     """An I/O error at any step: OSError, the acknowledged facts stay, and the next write succeeds."""
     failing = False
@@ -240,6 +241,222 @@ def test_a_removed_file_is_noticed(tmp_path: Path) -> None:
     assert (loaded.unreadable or "").startswith(f"cannot find {tmp_path}/facts.json, only ")
     damage(tmp_path / "facts.json.spare", "torn")
     assert "nor use" in (Store(tmp_path).load("me").unreadable or "")
+
+
+@pytest.mark.parametrize("how", ["as it was made", "empty"])
+def test_a_blank_spare_alone_is_no_first_boot(tmp_path: Path, how: str) -> None:
+    """A spare is made only after a record: where it is alone, a latch may be lost, until a later write says."""
+    store = Store(tmp_path)
+    store.load("me")
+    store.write(facts(1))
+    (tmp_path / "facts.json").unlink()
+    if how == "empty":
+        damage(tmp_path / "facts.json.spare", how)
+    again = Store(tmp_path)
+    loaded = again.load("me")
+    assert loaded.unreadable == (
+        f"cannot find {tmp_path}/facts.json, nor use {tmp_path}/facts.json.spare: it is empty; no other record is there"
+    )
+    assert DurableFacts(identity="me") == loaded.facts
+    again.write(facts(2))
+    assert Loaded(facts=facts(2)) == Store(tmp_path).load("me")
+    (tmp_path / "facts.json").unlink()
+    (tmp_path / "facts.json.spare").unlink()
+    assert Loaded(facts=DurableFacts(identity="me")) == Store(tmp_path).load("me")
+
+
+class Disk:
+    """A directory whose names may be lost or kept in a power cut, each for itself, until it is made durable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.durable = set(names(path))
+        self.fails = False
+        """The directory cannot be made durable."""
+
+    def step(self, _step: Step) -> None:
+        self.look()
+
+    def fsync(self, fd: int) -> None:
+        self.look()
+        os.fsync(fd)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            if self.fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            self.durable = set(names(self.path))
+
+    def look(self) -> None:
+        """Whatever a power cut leaves now is not a spare alone."""
+        now = set(names(self.path))
+        if "facts.json.spare" in self.durable | now:
+            assert "facts.json" in self.durable & now
+
+
+@pytest.mark.parametrize("exchange", [kernel.exchange, no_exchange])
+def test_no_power_cut_leaves_a_spare_alone(tmp_path: Path, exchange: Callable[[str, str], None]) -> None:
+    """At each instant, from the first write on, with other identities too: the primary's name is durable before."""
+    disk = Disk(tmp_path)
+    for identity in ("me", "me", "other", "me"):
+        store = Store(tmp_path, step=disk.step, exchange=exchange, fsync=disk.fsync)
+        store.load(identity)
+        disk.look()
+        for holds in (0, 300, 0):
+            store.write(facts(1, identity, holds=holds))
+            disk.look()
+
+
+def test_no_spare_is_made_while_the_primary_s_name_may_be_lost(tmp_path: Path) -> None:
+    """The first write failed at its very end; no later one, of this agent or the next, goes on as if it had not."""
+    disk = Disk(tmp_path)
+    store = Store(tmp_path, step=disk.step, fsync=disk.fsync)
+    store.load("me")
+    disk.fails = True
+    for again in (store, store, Store(tmp_path, step=disk.step, fsync=disk.fsync)):
+        again.load("me")
+        with pytest.raises(OSError, match="Input/output"):
+            again.write(facts(1))
+    assert names(tmp_path) == ["facts.json"]
+    disk.fails = False
+    again.write(facts(2))
+    assert Loaded(facts=facts(2)) == Store(tmp_path).load("me")
+
+
+def test_a_write_that_was_interrupted_in_another_host_s_directory_counts(tmp_path: Path) -> None:
+    """Our newer record is in the spare, another identity's in the primary: ours is found, theirs is kept for them."""
+    for directory, identity in (("theirs", "them"), ("ours", "me")):
+        (tmp_path / directory).mkdir()
+        store = Store(tmp_path / directory)
+        store.load(identity)
+        store.write(facts(1, identity))
+        store.write(facts(2, identity))
+    (tmp_path / "ours" / "facts.json").rename(tmp_path / "theirs" / "facts.json.spare")
+    disk = Disk(tmp_path / "theirs")
+    loaded = Store(tmp_path / "theirs", fsync=disk.fsync).load("me")
+    disk.look()
+    assert (facts(2), None) == (loaded.facts, loaded.unreadable)
+    assert "and kept as" in (loaded.note or "")
+    assert Loaded(facts=facts(2)) == Store(tmp_path / "theirs").load("me")
+    assert facts(2, "them") == Store(tmp_path / "theirs").load("them").facts
+
+
+# The format on the disks of hosts that run already. Whoever changes a field of the durable facts sees these tests fail:
+# then the format needs a new version (`_VERSION`), and `_READERS` a reading of this one, which stays here as it is with
+# the facts that it means then. Never change the record of a version: an upgrade would make every latch unreadable.
+VERSION_1 = (
+    rb"""{"sha256": "9c7a97c09b4e7971b0dc0b754641a55e81fec159f40562a8814d9e8c6f95b703", "record": """
+    rb"""{"version": 1, "seq": 3, "facts": {"identity": "i-0abc", "epoch_seen": 7, "released_epoch": 5, """
+    rb""""controller_latch": {"state": "draining", "by": "controller", "reason": "spot \u201cnotice\u201d", """
+    rb""""at_wall_ns": 1700000000000000001, "epoch": 7, "boot_id": "b", "deadline_ns": 2, "deadline_wall_ns": 3}, """
+    rb""""operator_latch": {"state": "decommissioned", "by": "uid 0", "reason": "broken", "at_wall_ns": 4, """
+    rb""""epoch": null, "boot_id": "", "deadline_ns": null, "deadline_wall_ns": null}, """
+    rb""""holds": [{"component": "worker", "by": "uid 0", "reason": "r", "at_wall_ns": 5}], """
+    rb""""maintenance": {"by": "uid 0", "reason": "m", "at_wall_ns": 6}, "doubt": "cannot use it"}}}"""
+    b"\n"
+)
+FACTS_OF_VERSION_1 = DurableFacts(
+    identity="i-0abc",
+    epoch_seen=7,
+    released_epoch=5,
+    controller_latch=Latch(
+        state="draining",
+        by="controller",
+        reason="spot \u201cnotice\u201d",
+        at_wall_ns=1_700_000_000_000_000_001,
+        epoch=7,
+        boot_id="b",
+        deadline_ns=2,
+        deadline_wall_ns=3,
+    ),
+    operator_latch=Latch(state="decommissioned", by="uid 0", reason="broken", at_wall_ns=4),
+    holds=(Hold(component="worker", by="uid 0", reason="r", at_wall_ns=5),),
+    maintenance=Maintenance(by="uid 0", reason="m", at_wall_ns=6),
+    doubt="cannot use it",
+)
+
+
+def test_a_record_of_version_1_is_read(tmp_path: Path) -> None:
+    """What an earlier program wrote means the same to this one, field by field."""
+    (tmp_path / "facts.json").write_bytes(VERSION_1)
+    assert Loaded(facts=FACTS_OF_VERSION_1) == Store(tmp_path).load("i-0abc")
+
+
+def test_what_is_written_is_version_1(tmp_path: Path) -> None:
+    """An earlier program of this version reads what this one writes, after a downgrade too."""
+    store = Store(tmp_path)
+    store.load("i-0abc")
+    for _ in range(3):
+        store.write(FACTS_OF_VERSION_1)
+    assert (tmp_path / "facts.json").read_bytes().rstrip(b" ") == VERSION_1
+
+
+LOCK = """
+import os, sys, time
+from pathlib import Path
+from node_manager.runtime.store import StateDirError, lock
+if len(sys.argv) > 2:
+    os.setgid(54321); os.setuid(54321)
+try:
+    print(lock(Path(sys.argv[1])), flush=True)
+except StateDirError as error:
+    print(error, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_agent_with_the_same_state_directory_is_refused(tmp_path: Path) -> None:
+    """Two agents would write over each other's latches: the error names the first, and ends with it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCK, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline().endswith(b", None)\n")
+        with pytest.raises(StateDirError) as refused:
+            lock(tmp_path)
+        assert str(refused.value) == (
+            f"cannot use the state directory {tmp_path}: another node manager (pid {first.pid}) keeps its facts there; "
+            "stop it first, or choose another directory with --state-dir"
+        )
+        first.kill()
+    fd, reason = lock(tmp_path)
+    assert reason is None
+    assert fd is not None
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False) as child:
+        os.close(fd)
+        fd, _ = lock(tmp_path)  # no child keeps it
+        assert fd is not None
+        os.close(fd)
+        assert child.poll() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_state_directory_that_cannot_be_written_is_used_without_a_lock(tmp_path: Path) -> None:
+    """An agent must supervise all the same: no lock, and a sentence for the log."""
+    for directory in (tmp_path, *tmp_path.parents[:3]):
+        if directory.owner() == "root" and directory != Path("/tmp"):
+            directory.chmod(0o755)
+    command = [sys.executable, "-c", LOCK, str(tmp_path), "as another user"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"(None, 'cannot take the lock {tmp_path}/lock: Permission denied (EACCES); ")
+    assert lock(tmp_path / "absent")[0] is None
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "FIFO"])
+def test_a_lock_that_is_no_file_does_not_stop_the_agent(tmp_path: Path, kind: str) -> None:
+    """Whatever stands in the lock's place, the call returns at once."""
+    match kind:
+        case "directory":
+            (tmp_path / "lock").mkdir()
+        case "link":
+            (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+        case _:
+            os.mkfifo(tmp_path / "lock")
+    fd, reason = lock(tmp_path)
+    assert (fd is None) == (reason is not None)
+    if fd is not None:
+        os.close(fd)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -347,6 +564,17 @@ def test_a_full_disk_at_the_first_write_says_so_and_recovers(tiny_disk: Path) ->
     (tiny_disk / "ballast").unlink()
     store.write(facts(1))
     assert Loaded(facts=facts(1)) == Store(tiny_disk).load("me")
+
+
+def test_a_full_disk_is_locked_or_the_agent_runs_without(tiny_disk: Path) -> None:
+    """No room for the lock's file: a sentence. No room for the name in it: locked all the same."""
+    fill(tiny_disk)
+    fd, reason = lock(tiny_disk)
+    assert (fd is None) == (reason is not None)
+    if fd is not None:
+        with pytest.raises(StateDirError, match=r"another node manager \(pid (not named|\d+)\)"):
+            lock(tiny_disk)
+        os.close(fd)
 
 
 def test_facts_too_large_for_a_full_disk_fail_and_leave_the_earlier(tiny_disk: Path) -> None:

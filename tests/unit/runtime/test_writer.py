@@ -1,4 +1,5 @@
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ import pytest
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import Event, FactsWriteFailed, FactsWritten
 from node_manager.runtime.store import Step, Store
-from node_manager.runtime.writer import Writer
+from node_manager.runtime.writer import RETRY_S, Writer
 from tests.unit.runtime.rig import BOUND_S
 
 
@@ -23,15 +24,23 @@ class Desk:
         self.troubles: list[tuple[str, str | None]] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.store = Store(directory, step=self._step)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another writer, after the one before has ended."""
         self.writer = Writer(
             self.loop,
             post=self.events.append,
             trouble=lambda path, text: self.troubles.append((path.name, text)),
-            store=self.store,
-            record_path=directory / "runtime.json",
-            config_path=directory / "config.json",
+            store=Store(self.directory, step=self._step),
+            record_path=self.directory / "runtime.json",
+            config_path=self.directory / "config.json",
         )
+
+    @staticmethod
+    def writing() -> bool:
+        """Whether a writer's thread runs."""
+        return any(thread.name == "xce-writer" for thread in threading.enumerate())
 
     def _step(self, step: Step) -> None:
         if step is Step.TORN:
@@ -42,6 +51,10 @@ class Desk:
         while not condition():
             assert time.monotonic() < deadline
             self.loop.run_until_complete(asyncio.sleep(0.005))
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
 
 
 @pytest.fixture
@@ -97,7 +110,91 @@ def test_a_failure_has_the_errno_s_meaning_and_the_next_write_is_tried(desk: Des
     desk.run_until(lambda: len(desk.events) == 2 and len(desk.troubles) == 2)
     assert FactsWritten(seq=2) == desk.events[-1]
     assert desk.troubles[-1] == ("runtime.json", None)
-    assert sorted(path.name for path in desk.directory.iterdir()) == ["facts.json", "facts.json.spare", "runtime.json"]
+    assert names(desk.directory) == ["facts.json", "facts.json.spare", "runtime.json"]
+
+
+def test_what_could_not_be_written_is_tried_again(desk: Desk) -> None:
+    """Nobody hands a record over twice: the writer keeps it, says so once, and writes it when the disk takes it."""
+    moved = desk.directory.with_name("moved")
+    desk.directory.rename(moved)
+    desk.writer.write_record(b"held")
+    desk.writer.write_config(b"good")
+    desk.run_until(lambda: len(desk.troubles) == 2)
+    moved.rename(desk.directory)
+    desk.run_until(lambda: len(desk.troubles) == 4)
+    assert desk.troubles[2:] == [("runtime.json", None), ("config.json", None)]
+    assert (desk.directory / "runtime.json").read_bytes() == b"held"
+    assert (desk.directory / "config.json").read_bytes() == b"good"
+
+
+def test_a_trouble_is_told_when_it_starts_and_when_it_is_another(desk: Desk) -> None:
+    """Each try of a full disk is no news; another reason is. A try comes no sooner than RETRY_S after a failure."""
+    began_s = time.monotonic()
+    moved = desk.directory.with_name("moved")
+    desk.directory.rename(moved)
+    for number in range(100):
+        desk.writer.write_record(b"%d" % number)
+        desk.run_until(desk.troubles.__len__)
+    desk.directory.touch()
+    desk.run_until(lambda: len(desk.troubles) > 1)
+    assert time.monotonic() - began_s >= RETRY_S
+    path = desk.directory / "runtime.json"
+    assert desk.troubles == [
+        ("runtime.json", f"cannot write {path}: No such file or directory (ENOENT)"),
+        ("runtime.json", f"cannot write {path}: Not a directory (ENOTDIR)"),
+    ]
+    desk.directory.unlink()
+    moved.rename(desk.directory)
+    desk.run_until(lambda: desk.troubles[-1] == ("runtime.json", None))
+    assert path.read_bytes() == b"99"
+
+
+def test_facts_are_not_tried_again_by_the_writer(desk: Desk) -> None:
+    """Their failure is the core's to answer: it may want other facts by then."""
+    moved = desk.directory.with_name("moved")
+    desk.directory.rename(moved)
+    desk.writer.write_facts(1, DurableFacts(identity="me"))
+    desk.writer.write_record(b"x")
+    desk.run_until(lambda: desk.events and desk.troubles)
+    moved.rename(desk.directory)
+    desk.run_until(lambda: len(desk.troubles) == 2)
+    assert desk.writer.close(BOUND_S) is False
+    assert [FactsWriteFailed(seq=1, error="No such file or directory (ENOENT)")] == desk.events
+    assert names(desk.directory) == ["runtime.json"]
+    desk.restart()
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link", "file"])
+def test_what_stands_in_the_way_is_replaced(desk: Desk, kind: str) -> None:
+    """Nothing in the directory holds the writer up or has it write elsewhere."""
+    temporary = desk.directory / "runtime.json.new"
+    match kind:
+        case "FIFO":
+            os.mkfifo(temporary)
+        case "link":
+            temporary.symlink_to(desk.directory / "elsewhere")
+        case _:
+            temporary.write_bytes(b"left by a write that was interrupted")
+    desk.writer.write_record(b"x")
+    assert desk.writer.close(BOUND_S)
+    assert names(desk.directory) == ["runtime.json"]
+    assert (desk.directory / "runtime.json").read_bytes() == b"x"
+
+
+def test_closing_does_not_wait_for_a_disk_that_fails(desk: Desk) -> None:
+    """What waits for its next try is tried once more at the end, and then given up."""
+    moved = desk.directory.with_name("moved")
+    desk.directory.rename(moved)
+    desk.writer.write_record(b"x")
+    desk.run_until(desk.troubles.__len__)
+    assert not desk.writer.close(BOUND_S)
+    assert not desk.writing()
+    desk.restart()
+    desk.writer.write_record(b"y")
+    desk.run_until(lambda: len(desk.troubles) == 2)
+    moved.rename(desk.directory)
+    assert desk.writer.close(BOUND_S)
+    assert (desk.directory / "runtime.json").read_bytes() == b"y"
 
 
 @pytest.mark.usefixtures("no_leaks")
