@@ -101,8 +101,9 @@ def _host(host: dict[str, Any], moments: Moments, screen: Screen) -> list[str]:
     parts = [f"host is {one_line(host['state'])}"]
     if host["deadline_ns"] is not None and host["state"] == "draining":
         parts.append(moments.deadline(host["deadline_ns"]))
-    if host["jobs_left"] is not None:
-        parts.append(jobs(host["jobs_left"], " left", old=host.get("jobs_left_last_known")))
+    old = host.get("jobs_left_last_known")
+    if host["jobs_left"] or (host["jobs_left"] is not None and not old):
+        parts.append(jobs(host["jobs_left"], " left", old=old))
     if host["by"]:
         parts.append(f"by {one_line(host['by'])}")
     sentence = ", ".join(parts)
@@ -168,9 +169,10 @@ def _reason(component: dict[str, Any]) -> str:
     if component["ready"] and component["rule"] == "configured":
         text = one_line(component.get("status_text")) or text
     count = component.get("jobs")
-    if count is None or re.search(rf"\b{re.escape(jobs(count))}\b", text):
+    old = component.get("jobs_last_known")
+    if count is None or (old and not count) or re.search(rf"\b{re.escape(jobs(count))}\b", text):
         return text
-    return "; ".join(filter(None, [jobs(count, old=component.get("jobs_last_known")), text]))
+    return "; ".join(filter(None, [jobs(count, old=old), text]))
 
 
 def _next(component: dict[str, Any], moments: Moments) -> str:

@@ -87,9 +87,9 @@ def _history(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _last_exit(body: dict[str, Any]) -> list[str]:
-    """How the last run ended, unless the headline says so."""
-    text = one_line(body["last_exit"])
-    return [text] if text and text not in one_line(body["reason"]) else []
+    """How the last run ended, less what the headline says."""
+    text, said = one_line(body["last_exit"]), one_line(body["reason"])
+    return [text.replace(f": {said}", "")] if text and text not in said else []
 
 
 def _log(body: dict[str, Any]) -> list[str]:

@@ -434,6 +434,8 @@ def test_why_says_a_sentence_once(service: Service, run: Run) -> None:
     assert out.startswith(f"worker is waiting to restart (backoff): {how}\n")
     assert out.count(how) == 1
     assert "  rule      backoff; since 2025-10-09 08:53:19\n" in out
+    service.backend.reasons["worker"]["last_exit"] = f"stopped by the agent: {how}; exited with status 0"
+    assert "  last exit stopped by the agent; exited with status 0\n" in run("why", "worker").out
 
 
 def test_why_with_an_empty_log(service: Service, run: Run) -> None:

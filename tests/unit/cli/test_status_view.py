@@ -194,6 +194,7 @@ def test_a_column_without_a_cell_is_left_out_and_its_room_used() -> None:
         ({"jobs": 2, "reason": "12 jobs ago"}, "2 jobs; 12 jobs ago"),
         ({"jobs": 1, "reason": ""}, "1 job"),
         ({"jobs": 3, "jobs_last_known": True, "reason": "exited"}, "3 jobs (last known); exited"),
+        ({"jobs": 0, "jobs_last_known": True, "reason": "exited"}, "exited"),
     ],
 )
 def test_jobs_are_said_once(changes: dict[str, Any], shown: str) -> None:
