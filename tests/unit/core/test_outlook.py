@@ -31,7 +31,7 @@ def following(world: World, name: str) -> str | None:
 
 class TestNotAlive:
     def test_a_stopped_controller_is_not_ready(self) -> None:
-        """What has failed its liveness probe is not ready, at once and with the reason, where it is only reported too."""
+        """What has failed its liveness probe is not ready, at once and with the reason, whatever follows."""
         world = running(CONTROLLER)
         world.hello("controller")
         assert seen(world, "controller")["ready"] is True
