@@ -126,7 +126,8 @@ class Nodectl:
         if self._json:
             self._print_json(answer.body)
         else:
-            self._screen.print(*why_view.render(clean(answer.body), self._screen))
+            body = {"log_tail": why_view.tail(answer.body.get("log"))} | answer.body
+            self._screen.print(*why_view.render(clean(body), self._screen))
         return DONE
 
     def _events(self) -> int:

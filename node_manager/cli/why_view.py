@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HISTORY_SHOWN = 8
 """Events shown: what fits a screen beside the rest."""
+LOG_TAIL_BYTES = 8192
+"""What is read of a log: more than a few lines of any length that a person reads."""
 LOG_SHOWN = 5
 """Last lines of the component's output shown: where a program that cannot start says why."""
 LOG_LINE_CHARS = 400
@@ -54,6 +56,29 @@ def render(body: dict[str, Any], screen: Screen) -> list[str]:
         *_labelled("log", _log(body)),
         *_labelled("history", [event_line(event, with_component=False) for event in _history(body["history"])]),
     ]
+
+
+def tail(path: str | None) -> list[str]:
+    """Read the last lines of a component's log; empty without the right to. Not in the agent: the disk may hang."""
+    if path is None:
+        return []
+    import os
+    import stat
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return []
+        data = os.pread(descriptor, LOG_TAIL_BYTES, max(0, found.st_size - LOG_TAIL_BYTES))
+        return data.decode(errors="replace").splitlines()[-LOG_SHOWN:]
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
 
 
 def event_line(event: dict[str, Any], *, with_component: bool = True) -> str:

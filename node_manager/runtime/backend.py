@@ -24,7 +24,7 @@ ADMIN_GROUP = "xce-admin"
 """Members may change the node, beside root."""
 CGROUP_MODE = "session"
 """Components are fenced by session, subreaper and marker: no fence for descendants that hide (DESIGN 10)."""
-HISTORY_IN_WHY = 20
+HISTORY_IN_WHY = 100
 """Events that `why` brings along."""
 
 

@@ -547,3 +547,19 @@ def test_why_without_a_beginning(service: Service, run: Run) -> None:
     claim = {"rule": "configured", "reason": "configured", "since_ns": None, "by": None, "at": None}
     service.backend.reasons["worker"] = why_body("worker", claims=[claim])
     assert "configured: configured\n" in run("why", "worker").out
+
+
+def test_why_shows_the_end_of_the_log(service: Service, run: Run, tmp_path: Path) -> None:
+    """The command reads the file itself; what it may not read, or is no file, it leaves out."""
+    log = tmp_path / "worker.log"
+    log.write_text("".join(f"line {n}\n" for n in range(2000)) + "cannot bind: \x1b[31maddress in use\n")
+    service.backend.reasons["worker"] = why_body("worker", log=str(log))
+    out = run("why", "worker").out
+    assert "line 1999" in out
+    assert "cannot bind: " in out
+    assert "\x1b" not in out
+    assert "line 1990\n" not in out
+    service.backend.reasons["worker"] = why_body("worker", log=str(tmp_path))
+    assert run("why", "worker").status == 0
+    service.backend.reasons["worker"] = why_body("worker", log=str(tmp_path / "missing"))
+    assert run("why", "worker").status == 0
