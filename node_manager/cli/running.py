@@ -21,6 +21,7 @@ from node_manager.runtime.agent import Agent
 from node_manager.runtime.backend import AgentBackend
 from node_manager.runtime.notify import SystemdNotifier
 from node_manager.runtime.rundir import RuntimeDirError
+from node_manager.runtime.store import StateDirError
 from node_manager.runtime.settings import Settings
 
 log = structlog.get_logger("xce-node-manager")
@@ -53,7 +54,7 @@ def _run(sources: Sources, log_dir: Path, systemd: SystemdNotifier, sink: logs.S
     try:
         places.prepare(settings, [component.name for component in spec.components] if spec is not None else ())
         return _Daemon(settings, systemd, sink).run(spec)
-    except (places.PlaceError, RuntimeDirError, ListenError) as error:
+    except (places.PlaceError, RuntimeDirError, StateDirError, ListenError) as error:
         print(error, file=sys.stderr)
         return EX_NOT_SO
     except OSError as error:

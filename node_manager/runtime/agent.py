@@ -56,7 +56,7 @@ from node_manager.core.intent import Rule
 from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
 from node_manager.heartbeat.server import HeartbeatServer
-from node_manager.runtime import lastgood, record, rundir
+from node_manager.runtime import lastgood, record, rundir, store
 from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns
 from node_manager.runtime.configuration import Configuration
 from node_manager.runtime.history import History
@@ -123,13 +123,18 @@ class Agent:
         self._closed = False
         self.boot_id = boot_id()
         rundir.prepare(settings.runtime_dir)
-        self._lock = rundir.lock(settings.runtime_dir)
+        self._locks = [rundir.lock(settings.runtime_dir)]
+        state_lock, remark = store.lock(settings.state_dir)
+        if state_lock is not None:
+            self._locks.append(state_lock)
         nonce = rundir.nonce(settings.runtime_dir, self.boot_id)
         self._recorder = Recorder(boot_id=self.boot_id, nonce=nonce, agent_pid=os.getpid())
         self._encoder = record.Encoder()
         self._store = Store(settings.state_dir)
         self.troubles: dict[Path, str] = {}
         """Files that cannot be written, and why."""
+        if remark is not None:
+            self.troubles[settings.state_dir / "lock"] = remark
         self._writer = Writer(
             loop,
             post=self.post,
@@ -204,7 +209,8 @@ class Agent:
         self.processes.close()
         self._timer.close()
         self._writer.close(CLOSE_TIMEOUT_S)
-        os.close(self._lock)
+        for lock in self._locks:
+            os.close(lock)
 
     def stop(self, reason: str) -> None:
         """Stop every component in order; `finished` is called when that is done."""

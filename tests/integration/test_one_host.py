@@ -113,6 +113,30 @@ def test_a_second_agent_is_refused(host: Host) -> None:
     assert host.status()["node"]["ready"] is True
 
 
+def test_a_second_agent_with_the_same_state_directory_is_refused(host: Host) -> None:
+    """Two agents must not write one another's latches: the lock of the state directory names the first."""
+    host.up()
+    options = [option for option in host.options() if not option.startswith("--runtime-dir")]
+    result = subprocess.run(
+        [
+            str(host.base / "bin" / "xce-node-manager"),
+            "run",
+            *options,
+            f"--runtime-dir={host.base / 'other'}",
+            f"--log-dir={host.log_dir}",
+        ],
+        env=host.environment(),
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+    assert host.agent is not None
+    assert result.returncode == 1
+    assert f"another node manager (pid {host.agent.pid})" in result.stderr
+    assert "--state-dir" in result.stderr
+
+
 def test_a_killed_worker_leaves_its_jobs_and_takes_them_back(host: Host) -> None:
     """Kill -9 of a worker kills no user's job; the new worker knows them."""
     host.up()
