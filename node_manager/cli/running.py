@@ -21,8 +21,8 @@ from node_manager.runtime.agent import Agent
 from node_manager.runtime.backend import AgentBackend
 from node_manager.runtime.notify import SystemdNotifier
 from node_manager.runtime.rundir import RuntimeDirError
-from node_manager.runtime.store import StateDirError
 from node_manager.runtime.settings import Settings
+from node_manager.runtime.store import StateDirError
 
 log = structlog.get_logger("xce-node-manager")
 
