@@ -48,6 +48,8 @@ _MAINTENANCE = "node.maintenance"
 _HOLD = "operator-hold"
 _CONSEQUENCES = ("dependency", "node-stopping", "maintenance")
 """Rules under which a component is not the trouble itself: another one, or somebody's word, is."""
+_UNREMARKABLE = "the configuration wants it"
+"""The reason that says nothing more than that all is well: what the component says of itself is worth more."""
 _ROUTINE = ("probe", "stop, unless the lease is renewed")
 """What comes next again and again as long as all is well: `why` shows it, the table would only be noisy."""
 
@@ -166,7 +168,7 @@ def _components(components: list[dict[str, Any]], moments: Moments, screen: Scre
 def _reason(component: dict[str, Any]) -> str:
     """Why it is so; where all is as configured, what the component itself says. Its jobs come first, said once."""
     text = one_line(component["reason"])
-    if component["ready"] and component["rule"] == "configured":
+    if component["ready"] and text == _UNREMARKABLE:
         text = one_line(component.get("status_text")) or text
     count = component.get("jobs")
     old = component.get("jobs_last_known")

@@ -93,6 +93,7 @@ def test_a_lost_runtime_record_loses_no_component(host: Host) -> None:
     # The scheduler's lease was in the record: without it nobody vouches for its term, and it is started anew.
     for name in ("controller", "worker", "apiserver"):
         assert host.pids()[name] == before[name]
+    host.wait_for("scheduler", state="running", ready=True)
     assert len(_mains(host)) == len(ALL)
 
 
