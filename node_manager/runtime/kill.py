@@ -1,18 +1,20 @@
 """Killing a whole tree, again and again, until nothing of it lives.
 
-Each pass looks for members, opens a pidfd on each, makes sure by its start time that it is still the process that
-was seen, and sends SIGKILL through it. The next pass comes when all of them are dead, or after a while. The tree
-counts as empty when two looks in a row found nothing: a process may fork and exit behind a single one. There is no
-end but empty: what survives SIGKILL (uninterruptible sleep) is looked at once a second, and the core reports it.
+Each pass looks for all members, then opens a pidfd on each, makes sure by its start time that it is still the process
+that was seen, and sends SIGKILL through it; in short pieces, so that the loop has time for everything else. The next
+pass comes when all of them are dead, or after a while. The tree counts as empty when two looks in a row found nothing:
+a process may fork and exit behind a single one. There is no end but empty: what survives SIGKILL (uninterruptible
+sleep) is looked at once a second, and the core reports it.
 """
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 from node_manager.runtime.procfs import ProcFs, Stat
+from node_manager.runtime.slices import Work
 from node_manager.runtime.tree import Owner, Trees
 
 _FIRST_LOOK_S = 0.02
@@ -67,13 +69,18 @@ class TreeKill:
         self._watched: dict[tuple[int, int], int] = {}
         self._looks = 0
         self._delay_s = _FIRST_LOOK_S
-        self._timer: asyncio.Handle | None = loop.call_soon(self._look)
+        self._timer: asyncio.Handle | None = None
+        self._work: Work | None = None
+        self._look()
 
     def cancel(self) -> None:
         """Look no further; what was killed stays killed. `done` is not called."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._work is not None:
+            self._trees.slices.drop(self._work)
+            self._work = None
         for fd in self._watched.values():
             self._loop.remove_reader(fd)
             os.close(fd)
@@ -83,20 +90,38 @@ class TreeKill:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._work is None:
+            self._work = self._trees.slices.begin(self._pass(), self._looked)
+
+    def _pass(self) -> Generator[None, None, bool]:
+        """Find the members, then kill them; answers whether nothing lives.
+
+        Only then, because a parent's death takes away what shows whose child a process is.
+        """
+        newest = self.newest
+        members: list[Stat] = []
         try:
-            members = self._trees.members(self._owner, self.newest)
+            for found in self._trees.look(self._owner, newest):
+                if found is not None:
+                    members.append(found)
+                yield
             for member in members:
                 self._kill(member)
+                yield
         except OSError:  # no descriptors left: cannot look is not empty
-            members = None
-        if members or members is None or self._trees.planted(self._owner, self.newest):
+            return False
+        return not members and newest == self.newest and not self._trees.planted(self._owner, newest)
+
+    def _looked(self, empty: bool) -> None:
+        self._work = None
+        if not empty:
             self._looks = 0
             self._timer = self._loop.call_later(self._delay_s, self._look)
             self._delay_s = min(self._delay_s * 2, _LAST_LOOK_S)
             return
         self._looks += 1
         if self._looks < _LOOKS_NEEDED:
-            self._timer = self._loop.call_soon(self._look)
+            self._look()
             return
         self.cancel()
         self._done()

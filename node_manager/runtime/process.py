@@ -9,6 +9,7 @@ import asyncio
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from node_manager.runtime.tree import Owner, Root, Trees
 
 _MAX_REAPED_AT_ONCE = 256
 """Orphans reaped in one turn of the loop, so that a storm of them leaves time for everything else."""
+_REAP_SLICE_S = 0.02
+"""The same bound in time: waiting takes longer the more children there are."""
+_MAX_LEFT = 256
+"""What an exit counts at most of what is left: more is as good as this many."""
 _STATUS_LOOK_S = 0.02
 _STATUS_BOUND_S = 0.5
 """How long an adopted process's own parent may take to reap it before its status counts as unknown."""
@@ -276,7 +281,10 @@ class Processes:
 
     def reap_orphans(self) -> None:
         """Reap every zombie child; one that is a main process's or a helper's goes through its own end."""
+        until_s = time.monotonic() + _REAP_SLICE_S
         for _ in range(_MAX_REAPED_AT_ONCE):
+            if time.monotonic() >= until_s:
+                break
             try:
                 zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -394,15 +402,12 @@ class Processes:
         self._ending = main
         self._tell_ending(main.component, main.generation)
         self._ending = None
+        left = self._left(main)  # while the zombie keeps its pid, which is its session's number too
         if main.child:
             with suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG)
         self._drop(main)
         os.close(main.pidfd)
-        try:
-            left: int | None = len(self._trees.members(main.owner, main.generation))
-        except OSError:  # no descriptors left
-            left = None
         self._post(
             events.Exited(
                 component=main.component,
@@ -412,6 +417,14 @@ class Processes:
                 jitter=self._jitter(),
             )
         )
+
+    def _left(self, main: _Main) -> int | None:
+        """How many of its tree outlive a main process, _MAX_LEFT at most; None: cannot look."""
+        try:
+            members = self._trees.members(main.owner, main.generation, _MAX_LEFT)
+        except OSError:  # no descriptors left
+            return None
+        return sum(member.pid != main.pid for member in members)  # the table of this turn may show it alive
 
     @staticmethod
     def _peek_status(main: _Main) -> ExitStatus | None:

@@ -5,6 +5,7 @@ read as "is gone".
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class ProcFs:
 
     def stat(self, pid: int) -> Stat | None:
         """One process, or None: gone."""
-        data = self._read(f"{self._root}/{pid}/stat", _MAX_STAT_BYTES)
+        data = self._read(f"{self._root}/{pid}/stat", _MAX_STAT_BYTES, at_once=True)
         if not data:
             return None
         fields = data[data.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
@@ -95,11 +96,20 @@ class ProcFs:
             found.extend(map(int, data.split()))
         return found
 
+    def scan(self) -> Iterator[Stat]:
+        """Every process of the host, one by one.
+
+        The kernel lists them by rising pid and is asked on the way: what forks and exits meanwhile, again and again,
+        is met all the same, because its newest pid is the highest.
+        """
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.name.isdigit() and (found := self.stat(int(entry.name))) is not None:
+                    yield found
+
     def table(self) -> dict[int, Stat]:
         """Every process of the host."""
-        names = os.listdir(self._root)  # noqa: PTH208 - a hot path
-        stats = (self.stat(int(name)) for name in names if name.isdigit())
-        return {stat.pid: stat for stat in stats if stat is not None}
+        return {found.pid: found for found in self.scan()}
 
     def markers(self, pid: int) -> dict[str, str]:
         """The XCE_ variables it was started with; none where it is gone or may not be looked at."""
@@ -120,8 +130,8 @@ class ProcFs:
         return int(uids.split()[0]) if uids else None
 
     @staticmethod
-    def _read(path: str, limit: int) -> bytes:
-        """A whole small file of /proc, empty where the process is gone."""
+    def _read(path: str, limit: int, *, at_once: bool = False) -> bytes:
+        """A small file of /proc, empty where the process is gone; the whole of it, or what one read gives."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except _GONE:
@@ -134,6 +144,8 @@ class ProcFs:
                     break
                 parts.append(part)
                 limit -= len(part)
+                if at_once:
+                    break
             return b"".join(parts)
         except ProcessLookupError:
             return b""

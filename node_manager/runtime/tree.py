@@ -6,22 +6,31 @@ they were started with. For what an earlier agent left the orphans may be anybod
 table is searched. A process that left the session, cleared its environment and lost its parent is not found: this is
 no fence for descendants, and status says so.
 
+The number of a session says nothing by itself: once its leader is reaped and its last process gone, the kernel gives
+the number to somebody else, a user's job perhaps. It counts while the leader is not reaped; and after that while a
+process lives that was seen in this session when the number still counted: as long as anything is in a session, its
+number is not given away. Where neither holds the process is left alone: a missed orphan is the lesser evil.
+
 Attribution is by (pid, start time) and never leads to the agent itself, to another component's processes or to a
 stranger.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 
 from node_manager.runtime import environment
 from node_manager.runtime.procfs import ProcFs, Stat
+from node_manager.runtime.slices import Slices
 
 MAX_MEMBERS = 4096
 """Members that one look returns at most: a fork bomb is killed in several passes, and one pass stays short."""
 _MAX_PAST = 4096
 """Sessions remembered after their leader: above the components of any host."""
+_MAX_WITNESSES = 64
+"""Members remembered of one session: one that lives is enough."""
 _MAX_ANCESTORS = 64
 """How far up a process's ancestors are followed."""
 
@@ -49,6 +58,37 @@ class Root:
         return self.start_ticks in {0, found.start_ticks}
 
 
+@dataclass(slots=True)
+class _Session:
+    """The session that a root leads or led, and by pid the start times of processes that were proven to be in it."""
+
+    root: Root
+    witnesses: dict[int, int] = field(default_factory=dict)
+
+
+class _Scan:
+    """The process table, read step by step, for everybody who waits for it."""
+
+    def __init__(self, procfs: ProcFs) -> None:
+        self.table: dict[int, Stat] = {}
+        self.readers = 0
+        self._source = procfs.scan()
+        self._error: OSError | None = None
+
+    def advance(self) -> bool:
+        """Read on. False: it is complete. Raises OSError, for every reader."""
+        if self._error is not None:
+            raise self._error
+        try:
+            found = next(self._source, None)
+        except OSError as error:
+            self._error = error
+            raise
+        if found is not None:
+            self.table[found.pid] = found
+        return found is not None
+
+
 class Trees:
     """Knows the roots, and finds what grew from them."""
 
@@ -56,40 +96,47 @@ class Trees:
         self, loop: asyncio.AbstractEventLoop, *, nonce: str, subreaper: bool, procfs: ProcFs | None = None
     ) -> None:
         self.procfs = procfs or ProcFs()
+        self.slices = Slices(loop)
+        """Where long looks are done."""
         self._loop = loop
         self._nonce = nonce
         self._subreaper = subreaper
         self._self_pid = os.getpid()
         self._roots: dict[int, Root] = {}
-        self._past: dict[int, Root] = {}
-        """By session id: roots that are gone and may have left orphans."""
+        self._sessions: dict[int, _Session] = {}
+        """By session id: those of the roots, and of roots that are gone and left somebody."""
         self._helpers: set[Owner] = set()
         self._everywhere: set[str] = set()
         self._unmarked: set[tuple[int, int]] = set()
         """(pid, start) of processes seen without our markers: they are not read again."""
         self._table: dict[int, Stat] | None = None
+        self._scan: _Scan | None = None
 
     def plant(self, root: Root) -> None:
         """A new tree. Its root must not be reaped by anybody else before `fell`."""
-        self._past.pop(root.pid, None)  # the pid was given anew: the old session is empty
         self._roots[root.pid] = root
+        self._sessions[root.pid] = _Session(root)  # the pid was given anew: an older session is empty
         if root.owner.helper:
             self._helpers.add(root.owner)
 
     def fell(self, pid: int) -> None:
-        """The root was reaped; what it left is still its owner's."""
-        root = self._roots.pop(pid, None)
-        if root is None:
+        """The root is reaped, or about to be. What was seen in its session stays its owner's.
+
+        A look (`members`) while its zombie still keeps the number proves who that is; a root that never executed its
+        command had none, and leaves nothing behind.
+        """
+        if self._roots.pop(pid, None) is None:
             return
-        if len(self._past) >= _MAX_PAST:
-            self._past.pop(next(iter(self._past)))
-        self._past[pid] = root
+        if not self._sessions[pid].witnesses:
+            del self._sessions[pid]
+        elif len(self._sessions) - len(self._roots) > _MAX_PAST:
+            del self._sessions[next(session for session in self._sessions if session not in self._roots)]
 
     def forget(self, owner: Owner) -> None:
         """A helper's run is over: what may still carry its mark belongs to the component from now on."""
         self._helpers.discard(owner)
-        for pid in [pid for pid, root in self._past.items() if root.owner == owner]:
-            del self._past[pid]
+        for session in [number for number in self._past() if self._sessions[number].root.owner == owner]:
+            del self._sessions[session]
 
     def look_everywhere(self, component: str) -> None:
         """Orphans of this component may be anybody's children: an earlier agent started it."""
@@ -116,38 +163,36 @@ class Trees:
             return 0
         return found.start_ticks if found is not None else 0
 
-    def members(self, owner: Owner, newest: int) -> list[Stat]:
-        """What lives of this owner's trees of generations up to `newest`; MAX_MEMBERS at most.
+    def members(self, owner: Owner, newest: int, limit: int = MAX_MEMBERS) -> list[Stat]:
+        """What lives of this owner's trees of generations up to `newest`, seen at once; `limit` at most.
 
         One look is not a proof: a process may fork and exit behind its back. Raises OSError when it cannot look.
         """
-        everywhere = not self._subreaper or owner.component in self._everywhere
-        table = self._processes() if everywhere or not self.procfs.lists_children else None
-        children = _children_of(table) if table is not None else None
+        table = self._processes() if self._needs_table(owner) else None
+        found = self._walk(owner, newest, table)
+        return list(islice((stat for stat in found if stat is not None), limit))
 
-        def below(pid: int) -> Iterable[int]:
-            return children.get(pid, ()) if children is not None else self.procfs.children(pid)
-
-        def stat(pid: int) -> Stat | None:
-            return table.get(pid) if table is not None else self.procfs.stat(pid)
-
-        heads = [root.pid for root in self._roots.values() if root.owner == owner and root.generation <= newest]
-        candidates = self._strays(table, children) if table is not None and everywhere else below(self._self_pid)
-        # An earlier agent may have counted further than this one: its leftovers are spared only beside a newer root.
-        newer = any(root.owner == owner and root.generation > newest for root in self._roots.values())
-        used_sessions: set[int] = set()
-        for pid in candidates:
-            found = stat(pid) if pid not in self._roots else None
-            if found is None:
-                continue
-            root = self._attribute(found)
-            if root is not None and root.owner == owner:
-                used_sessions.add(found.session)
-                if not newer or root.generation <= newest:
-                    heads.append(pid)
-        for session in [s for s, root in self._past.items() if root.owner == owner and s not in used_sessions]:
-            del self._past[session]
-        return self._grown(heads, below, stat)
+    def look(self, owner: Owner, newest: int) -> Iterator[Stat | None]:
+        """The same step by step, in between None: everything else may have its turn. MAX_MEMBERS at most."""
+        table: dict[int, Stat] | None = None
+        if self._needs_table(owner):
+            scan = self._scan = self._scan or _Scan(self.procfs)
+            scan.readers += 1
+            try:
+                while scan.advance():
+                    yield None
+                self._end_scan(scan)
+            finally:
+                scan.readers -= 1
+                if scan.readers == 0:
+                    self._end_scan(scan)
+            table = scan.table
+        left = MAX_MEMBERS
+        for found in self._walk(owner, newest, table):
+            left -= found is not None
+            yield found
+            if left == 0:
+                return
 
     def owner_of(self, pid: int) -> Owner | None:
         """To whom a living process belongs, or None: to nobody here. Raises OSError when it cannot look."""
@@ -168,28 +213,87 @@ class Trees:
         attributed = self._attribute(top) or (self._attribute(own) if (own := self.procfs.stat(pid)) else None)
         return attributed.owner if attributed is not None else None
 
+    def _needs_table(self, owner: Owner) -> bool:
+        return self._searches(owner) or not self.procfs.lists_children
+
+    def _searches(self, owner: Owner) -> bool:
+        """Whether orphans of this owner may be anybody's children."""
+        return not self._subreaper or owner.component in self._everywhere
+
+    def _end_scan(self, scan: _Scan) -> None:
+        """Whoever looks from now on begins a new one."""
+        if self._scan is scan:
+            self._scan = None
+
+    def _walk(self, owner: Owner, newest: int, table: dict[int, Stat] | None) -> Iterator[Stat | None]:
+        """The living members one by one; None after every step that found none."""
+        children = _children_of(table) if table is not None else None
+
+        def below(pid: int) -> Iterable[int]:
+            return children.get(pid, ()) if children is not None else self.procfs.children(pid)
+
+        def stat(pid: int) -> Stat | None:
+            return table.get(pid) if table is not None else self.procfs.stat(pid)
+
+        seen = {self._self_pid}
+        for root in [root for root in self._roots.values() if root.owner == owner and root.generation <= newest]:
+            found = stat(root.pid)
+            if found is not None and root.is_(found):
+                yield from self._grown(found, below, stat, seen)
+        searches = table is not None and self._searches(owner)
+        candidates = self._strays(table or {}, children or {}) if searches else below(self._self_pid)
+        for pid in candidates:
+            found = stat(pid) if pid not in self._roots and pid not in seen else None
+            origin = self._attribute(found) if found is not None else None
+            if found is None or origin is None or origin.owner != owner:
+                yield None
+                continue
+            # An earlier agent may have counted further than this one: its leftovers are spared only beside a newer root
+            newer = any(root.owner == owner and root.generation > newest for root in self._roots.values())
+            if not newer or origin.generation <= newest:
+                yield from self._grown(found, below, stat, seen)
+        for session in [number for number in self._past() if self._sessions[number].root.owner == owner]:
+            self._led_by(session)
+
     def _grown(
-        self, heads: list[int], below: Callable[[int], Iterable[int]], stat: Callable[[int], Stat | None]
-    ) -> list[Stat]:
-        """The living among the heads and their descendants, other trees left out."""
-        living: list[Stat] = []
-        seen: set[int] = {self._self_pid}
-        queue = list(heads)
-        own_roots = set(heads)
-        while queue and len(living) < MAX_MEMBERS:
-            pid = queue.pop()
-            if pid in seen or (pid in self._roots and pid not in own_roots):
+        self,
+        head: Stat,
+        below: Callable[[int], Iterable[int]],
+        stat: Callable[[int], Stat | None],
+        seen: set[int],
+    ) -> Iterator[Stat | None]:
+        """A process and its descendants, other trees left out. `seen` gets them."""
+        queue: list[tuple[int, Stat | None]] = [(head.pid, None)]
+        while queue:
+            pid, parent = queue.pop()
+            if pid in seen or (pid in self._roots and parent is not None):
+                continue
+            found = stat(pid)
+            # Since its pid was listed it may have ended, and the pid been given to a stranger.
+            expected = found is not None and (
+                found.ppid == parent.pid if parent is not None else found.start_ticks == head.start_ticks
+            )
+            if found is None or not expected:
+                yield None
                 continue
             seen.add(pid)
-            found = stat(pid)
-            if found is None or (pid in self._roots and not self._roots[pid].is_(found)):
-                continue
+            queue.extend((child, found) for child in below(pid))
             if found.living:
-                living.append(found)
-                queue.extend(below(pid))
-        return living
+                self._witness(found)
+            yield found if found.living else None
 
-    def _strays(self, table: dict[int, Stat], children: dict[int, list[int]] | None) -> list[int]:
+    def _witness(self, found: Stat) -> None:
+        """Remember a member of a session, so that the session's number counts after its leader too."""
+        session = self._sessions.get(found.session)
+        if (
+            session is not None
+            and len(session.witnesses) < _MAX_WITNESSES
+            and found.pid != found.session
+            and self._is_led(found)
+        ):
+            session.witnesses[found.pid] = found.start_ticks
+
+    def _strays(self, table: dict[int, Stat], children: dict[int, list[int]]) -> list[int]:
         """Processes that descend from no root and are not the agent: orphans may be among them."""
         below_roots: set[int] = set()
         queue = list(self._roots)
@@ -197,23 +301,22 @@ class Trees:
             pid = queue.pop()
             if pid not in below_roots:
                 below_roots.add(pid)
-                queue.extend((children or {}).get(pid, ()))
+                queue.extend(children.get(pid, ()))
         self._unmarked = {key for key in self._unmarked if (seen := table.get(key[0])) and seen.start_ticks == key[1]}
         return [
             pid
             for pid, found in table.items()
             if pid not in below_roots
             and pid not in {1, self._self_pid}
-            and (found.session in self._past or (pid, found.start_ticks) not in self._unmarked)
+            and (found.session in self._sessions or (pid, found.start_ticks) not in self._unmarked)
         ]
 
     def _attribute(self, found: Stat) -> Root | None:
         """Whose orphan this is: by its session, else by its markers."""
         if found.pid == self._self_pid:
             return None
-        root = self._roots.get(found.session) or self._past.get(found.session)
-        if root is not None and self._session_is_of(root, found):
-            return root
+        if self._is_led(found):
+            return self._sessions[found.session].root
         markers = self.procfs.markers(found.pid)
         component = markers.get(environment.COMPONENT)
         if not component or markers.get(environment.NONCE) != self._nonce:
@@ -226,12 +329,32 @@ class Trees:
         generation = markers.get(environment.GENERATION, "")
         return Root(owner, int(generation) if generation.isdecimal() else 0, found.pid, found.start_ticks)
 
-    def _session_is_of(self, root: Root, found: Stat) -> bool:
-        """Whether the session's id still means this root: the number may be a later process's by now."""
-        if found.start_ticks < root.start_ticks:
-            return False
-        leader = self.procfs.stat(root.pid)
-        return leader is None or root.is_(leader)
+    def _past(self) -> list[int]:
+        """The sessions whose leader is gone."""
+        return [session for session in self._sessions if session not in self._roots]
+
+    def _is_led(self, found: Stat) -> bool:
+        """Whether the number of its session is proven to mean the session of a root of ours."""
+        root = self._led_by(found.session)
+        return root is not None and found.start_ticks >= root.start_ticks
+
+    def _led_by(self, number: int) -> Root | None:
+        """The root whose session has this number: now, and so when a process was seen in it before."""
+        session = self._sessions.get(number)
+        if session is None:
+            return None
+        if number in self._roots:
+            leader = self.procfs.stat(number)
+            if leader is not None and session.root.is_(leader):
+                return session.root
+        for pid, start_ticks in list(session.witnesses.items()):
+            found = self.procfs.stat(pid)
+            if found is not None and (found.start_ticks, found.session) == (start_ticks, number):
+                return session.root
+            del session.witnesses[pid]
+        if number not in self._roots:
+            del self._sessions[number]
+        return None
 
     def _processes(self) -> dict[int, Stat]:
         """The process table, read once for everything that one turn of the loop asks."""

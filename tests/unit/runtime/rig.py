@@ -164,5 +164,12 @@ def alive(pid: int) -> bool:
     return found is not None and found.living
 
 
+def wait_stopped(pid: int) -> None:
+    """Until a child to which SIGSTOP was sent has really stopped, or ended: before that it may run on a while."""
+    deadline = time.monotonic() + BOUND_S
+    while (found := ProcFs().stat(pid)) is not None and found.state not in "TZ":
+        assert time.monotonic() < deadline, f"{pid} does not stop"
+
+
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)

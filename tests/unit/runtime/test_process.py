@@ -21,7 +21,7 @@ from node_manager.core.events import (
 from node_manager.core.spec import CommandSpec, LimitsSpec, LogSink
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.procfs import ProcFs
-from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
+from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger, wait_stopped
 
 NS = 1_000_000_000
 DOUBLE_FORK = """
@@ -288,7 +288,10 @@ def test_kill_tree_spares_a_newer_generation(rig: Rig) -> None:
 
 def test_zombies_do_not_count(rig: Rig) -> None:
     """A zombie that its parent does not reap is not living: KillTree ends, `left` is 0."""
-    code = "import os, time\nif os.fork() == 0: os._exit(0)\nprint('up', flush=True); time.sleep(1000)"
+    code = (
+        "import os, time\nif os.fork() == 0: os._exit(0)\n"
+        "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT); print('up', flush=True); time.sleep(1000)"
+    )
     pid = rig.start(python(code))
     rig.lines(1)
     kill(pid)
@@ -500,11 +503,19 @@ def test_closing_kills_helpers(rig: Rig) -> None:
     rig.run_until(lambda: not alive(int(pid_file.read_text())))
 
 
+def test_what_a_check_left_in_its_session_is_killed(rig: Rig) -> None:
+    """Without its environment it is known by its session, because it was seen there while the check was not reaped."""
+    done = pre_start(rig, shell(f"env -i sleep 1000 & echo $! >{rig.directory}/left"))
+    assert done.ok
+    assert not alive(int((rig.directory / "left").read_text()))
+
+
 def spawn_that_hangs(rig: Rig, marker: Path) -> int:
     """Start `touch marker`, stopped before it executes its command as if a file system hung; return its generation."""
     for generation in range(1, 200):
         rig.spawn(("/usr/bin/touch", str(marker)), generation=generation)
         os.kill(rig.processes.snapshot()[0].pid, signal.SIGSTOP)
+        wait_stopped(rig.processes.snapshot()[0].pid)
         if not rig.processes.identify(rig.processes.snapshot()[0].pid):
             return generation
         os.kill(rig.processes.snapshot()[0].pid, signal.SIGCONT)  # it was faster

@@ -11,7 +11,7 @@ import pytest
 from node_manager.runtime.accounts import Account, AccountError, Accounts
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import LaunchError, LaunchPlan, begin, launch
-from tests.unit.runtime.rig import BOUND_S, python
+from tests.unit.runtime.rig import BOUND_S, python, wait_stopped
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -48,11 +48,13 @@ def test_a_child_killed_before_its_command_is_cleaned_up() -> None:
     """`kill` and `reap` leave neither process nor descriptor."""
     attempt = begin(plan("sleep", "1000"))
     os.kill(attempt.pid, signal.SIGSTOP)
+    wait_stopped(attempt.pid)
     while attempt.settle():  # it was faster
         attempt.kill()
         finish(attempt.pidfd)
         attempt = begin(plan("sleep", "1000"))
         os.kill(attempt.pid, signal.SIGSTOP)
+        wait_stopped(attempt.pid)
     attempt.kill()
     os.waitid(os.P_PIDFD, attempt.pidfd, os.WEXITED | os.WNOWAIT)
     assert attempt.reap()
@@ -175,10 +177,12 @@ import os, signal, sys, time
 sys.path[:0] = sys.argv[1:]
 from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.spawn import LaunchPlan, begin
+from tests.unit.runtime.rig import wait_stopped
 plan = LaunchPlan(command=("/bin/sleep", "1000"), environment=(), account=Accounts().find(None), output_fd=None)
 while True:
     attempt = begin(plan)
     os.kill(attempt.pid, signal.SIGSTOP)
+    wait_stopped(attempt.pid)
     if not attempt.settle():
         break
     attempt.kill()

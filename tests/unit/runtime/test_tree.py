@@ -1,13 +1,17 @@
+import asyncio
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from node_manager.core.events import ExitStatus
+from node_manager.core.events import ExitStatus, TreeEmpty
 from node_manager.runtime.kill import kill_exactly
 from node_manager.runtime.procfs import ProcFs, Stat
+from node_manager.runtime.tree import Owner, Root, Trees
 from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
@@ -21,11 +25,11 @@ class ListedChildren(ProcFs):
         self.tables = 0
 
     def children(self, pid: int) -> list[int]:
-        return [found.pid for found in super().table().values() if found.ppid == pid]
+        return [found.pid for found in super().scan() if found.ppid == pid]
 
-    def table(self) -> dict[int, Stat]:
+    def scan(self) -> Iterator[Stat]:
         self.tables += 1
-        return super().table()
+        return super().scan()
 
 
 def write_process(root: Path, pid: int, stat: str, children: str = "") -> None:
@@ -161,10 +165,10 @@ def test_members_cannot_be_told_without_descriptors(short_dir: Path) -> None:
     class Blind(ProcFs):
         blind = False
 
-        def table(self) -> dict[int, Stat]:
+        def scan(self) -> Iterator[Stat]:
             if self.blind:
                 raise OSError(24, "Too many open files")
-            return super().table()
+            return super().scan()
 
     procfs = Blind()
     procfs.lists_children = False
@@ -177,3 +181,164 @@ def test_members_cannot_be_told_without_descriptors(short_dir: Path) -> None:
     procfs.blind = False
     rig.kill_tree()
     rig.close()
+
+
+EXTRA = Owner("extra")
+
+
+class Host:
+    """A host of written processes: below the agent unless said otherwise, without markers."""
+
+    def __init__(self, root: Path, loop: asyncio.AbstractEventLoop, *, lists_children: bool = True) -> None:
+        self.root = root
+        self.children: list[int] = []
+        (root / "self").symlink_to(str(os.getpid()))
+        self.begin(os.getpid(), session=1, start=1, ppid=1)
+        procfs = ProcFs(root)
+        procfs.lists_children = lists_children
+        self.trees = Trees(loop, nonce="ours", subreaper=True, procfs=procfs)
+
+    def begin(self, pid: int, *, session: int, start: int, ppid: int | None = None, state: str = "S") -> None:
+        stat = f"{pid} (x) {state} {ppid or os.getpid()} {pid} {session} {'0 ' * 13} 1 0 {start} 0 0\n"
+        self.end(pid)
+        write_process(self.root, pid, stat)
+        (self.root / str(pid) / "environ").write_text("")
+        (self.root / str(pid) / "status").write_text("Uid:\t0\t0\t0\t0\n")
+        if ppid is None:
+            self.children.append(pid)
+            self._list_children()
+
+    def end(self, pid: int) -> None:
+        directory = self.root / str(pid)
+        if directory.exists():
+            (directory / "task" / str(pid) / "children").unlink()
+            (directory / "task" / str(pid)).rmdir()
+            (directory / "task").rmdir()
+            for name in ("stat", "environ", "status"):
+                (directory / name).unlink()
+            directory.rmdir()
+        if pid in self.children:
+            self.children.remove(pid)
+            self._list_children()
+
+    def _list_children(self) -> None:
+        own = str(os.getpid())
+        (self.root / own / "task" / own / "children").write_text(" ".join(map(str, self.children)))
+
+    def members(self) -> list[int]:
+        self.trees._drop_table()  # noqa: SLF001 - as the next turn of the loop does
+        return sorted(found.pid for found in self.trees.members(EXTRA, 1))
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["children", "table", "everywhere"])
+def host(request: pytest.FixtureRequest, tmp_path: Path, loop: asyncio.AbstractEventLoop) -> Host:
+    """A host on each of the three ways of looking."""
+    made = Host(tmp_path, loop, lists_children=request.param != "table")
+    if request.param == "everywhere":
+        made.trees.look_everywhere("extra")
+    return made
+
+
+def test_a_failed_start_leaves_no_session_behind(host: Host) -> None:
+    """The number is given to a user's job, whose shell has ended: the job is nobody's here."""
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    host.trees.fell(500)
+    host.begin(600, session=500, start=900)
+    assert host.members() == []
+    assert host.trees.owner_of(600) is None
+
+
+def test_a_session_counts_as_long_as_a_proven_member_lives(host: Host) -> None:
+    """What was seen in it before its leader was reaped keeps the number; once that is gone, it is a stranger's."""
+    host.begin(500, session=500, start=100, state="Z")
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    host.begin(501, session=500, start=110)
+    assert host.members() == [501]
+    host.end(500)
+    host.trees.fell(500)
+    host.begin(502, session=500, start=120)  # 501 made it
+    assert host.members() == [501, 502]
+    assert host.trees.owner_of(502) == EXTRA
+    host.end(501)
+    host.begin(503, session=500, start=130)
+    assert host.members() == [502, 503]
+    for pid in (502, 503):
+        host.end(pid)
+    host.begin(600, session=500, start=900)
+    assert host.members() == []
+    assert host.trees.owner_of(600) is None
+
+
+@pytest.mark.parametrize(("session", "start"), [(500, 900), (501, 110), (501, 900)])
+def test_a_witness_is_the_very_process_and_still_in_the_session(host: Host, session: int, start: int) -> None:
+    """A proven member's pid that was given anew, or a member that left, keeps no number."""
+    host.begin(500, session=500, start=100, state="Z")
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    host.begin(501, session=500, start=110)
+    assert host.members() == [501]
+    host.end(500)
+    host.trees.fell(500)
+    host.begin(501, session=session, start=start)
+    host.begin(600, session=500, start=900)
+    assert host.members() == []
+    assert host.trees.owner_of(600) is None
+
+
+def test_another_leader_of_the_same_number_is_a_stranger(host: Host) -> None:
+    """An adopted process was reaped by init before its end was heard: who leads that session now is another."""
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    host.begin(500, session=500, start=900)
+    host.begin(600, session=500, start=910)
+    assert host.members() == []
+    host.end(500)
+    assert host.members() == []
+    assert host.trees.owner_of(600) is None
+
+
+class SlowProcFs(ProcFs):
+    """The real /proc where everything takes a while, and much is read."""
+
+    def __init__(self, *, lists_children: bool) -> None:
+        super().__init__()
+        self.lists_children = lists_children
+        self.reads = 0
+
+    def stat(self, pid: int) -> Stat | None:
+        self.reads += 1
+        time.sleep(0.001)  # not a wait: the cost of a look
+        return super().stat(pid)
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("lists_children", [True, False])
+def test_killing_a_large_tree_leaves_the_loop_time_for_the_rest(short_dir: Path, *, lists_children: bool) -> None:
+    """However many processes are looked at and killed, no turn of the loop has more than its share of them."""
+    if lists_children and not ProcFs().lists_children:
+        pytest.skip("this kernel does not list children")
+    procfs = SlowProcFs(lists_children=lists_children)
+    rig = Rig(short_dir, procfs=procfs)
+    try:
+        rig.start(shell("for i in $(seq 150); do sleep 1000 & done"))
+        assert rig.exited().left == 150
+        most, before = 0, procfs.reads
+
+        def turn() -> None:
+            nonlocal most, before
+            most, before = max(most, procfs.reads - before), procfs.reads
+            if not rig.of(TreeEmpty):
+                rig.loop.call_soon(turn)
+
+        seen = procfs.reads
+        rig.loop.call_soon(turn)
+        rig.kill_tree()
+        assert procfs.reads - seen > 150
+        assert most < 100
+    finally:
+        rig.close()
