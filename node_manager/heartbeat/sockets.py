@@ -15,6 +15,8 @@ from pathlib import Path
 
 SOCKET_MODE = 0o666
 """Anyone may connect or send, because components run as many users: the credentials decide, not the file's mode."""
+PRIVATE_MODE = 0o600
+"""Only the owner may: others could fill the kernel's short queue, and the owner's own messages would be lost."""
 
 _UCRED = struct.Struct("iII")
 """struct ucred: pid, uid, gid."""
@@ -49,10 +51,11 @@ class Message:
                 os.close(descriptor)
 
 
-def bind(path: Path, kind: socket.SocketKind) -> socket.socket:
+def bind(path: Path, kind: socket.SocketKind, *, owner: int | None = None) -> socket.socket:
     """Make a non-blocking socket at `path` that receives credentials, replacing a socket that stands there.
 
-    Raises OSError with a sentence, also when something stands at `path` that is not a socket.
+    `owner` is the one user (beside root) who may send to it; None: everybody. Raises OSError with a sentence, also
+    when something stands at `path` that is not a socket.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -68,11 +71,24 @@ def bind(path: Path, kind: socket.SocketKind) -> socket.socket:
             sock.bind(str(path))
         except OSError as error:
             raise OSError(f"cannot bind {path}: {error.strerror or error}") from error
-        path.chmod(SOCKET_MODE)
+        _admit(path, owner)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _admit(path: Path, owner: int | None) -> None:
+    """Let those who may send reach the socket. Until then it has what the umask leaves: others cannot write."""
+    if owner is None:
+        path.chmod(SOCKET_MODE)
+        return
+    path.chmod(PRIVATE_MODE)
+    if owner != os.geteuid():
+        try:
+            os.chown(path, owner, -1)
+        except OSError as error:
+            raise OSError(f"cannot give {path} to uid {owner}: {error.strerror}; only root can") from error
 
 
 def receive(sock: socket.socket, size: int, *, descriptors: int = 0) -> Message:

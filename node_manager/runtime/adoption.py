@@ -4,6 +4,11 @@ The runtime record names a process by pid, start time and boot id. Where it says
 is known by the markers in its environment: its own pid in XCE_MAIN_PID, which a child that inherits the environment
 does not have; this host's nonce of this boot; our heartbeat socket; the session that it leads; and the user that the
 role gives it. What is not proven is never touched here, only reported.
+
+Markers can be copied: a user's job that a worker started may set its own pid and open a session. So where the record
+can be read, a marker proves a later run alone than the record knows, a spawn that was not written down any more.
+And a main process by all its markers but the nonce is of an agent that lost its runtime directory: perhaps it is
+ours, so nothing is started over it.
 """
 
 import os
@@ -37,7 +42,10 @@ class Proven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ambiguous:
-    """Several processes that could each be the main process of a component: none is taken."""
+    """Processes that could each be the main process of a component: none is taken.
+
+    Several with this host's nonce; or one with another nonce.
+    """
 
     component: str
     pids: tuple[int, ...]
@@ -91,22 +99,34 @@ def find(
         else:
             gone.append(Gone(component=kept.found.component, pid=kept.found.pid, reason=result))
     known = {one.found.pid for one in proven.values()}
+    runs = {kept.found.component: kept.found.generation for kept in record.processes}
+    runs |= {past.component: max(past.generation, runs.get(past.component, 0)) for past in record.past}
     candidates: dict[str, list[Proven]] = {}
+    foreign: dict[str, list[int]] = {}
     marked: dict[str, int] = {}
     for stat in procfs.table().values():
         if stat.pid in known or not stat.living:
             continue
         marks = procfs.markers(stat.pid)
         component = marks.get(environment.COMPONENT)
-        if not component or marks.get(environment.NONCE) != markers.nonce:
+        if not component:
             continue
-        if _is_main(stat, marks, markers) and _user_fits(expected_uid(component), procfs.uid(stat.pid)):
+        ours = marks.get(environment.NONCE) == markers.nonce
+        if (
+            _is_main(stat, marks, markers)
+            and _generation(marks) > runs.get(component, 0)
+            and _user_fits(expected_uid(component), procfs.uid(stat.pid))
+        ):
+            if not ours:
+                foreign.setdefault(component, []).append(stat.pid)
+                continue
             candidate = _proven(procfs, stat.start_ticks, _from_marks(component, marks, stat))
             if candidate is not None:
                 candidates.setdefault(component, []).append(candidate)
                 continue
-        marked[component] = max(marked.get(component, 0), _generation(marks))
-    ambiguous = _choose(proven, candidates)
+        if ours:
+            marked[component] = max(marked.get(component, 0), _generation(marks))
+    ambiguous = _choose(proven, candidates, foreign)
     return Findings(
         proven=tuple(proven.values()),
         ambiguous=ambiguous,
@@ -115,16 +135,19 @@ def find(
     )
 
 
-def _choose(proven: dict[str, Proven], candidates: dict[str, list[Proven]]) -> tuple[Ambiguous, ...]:
+def _choose(
+    proven: dict[str, Proven], candidates: dict[str, list[Proven]], foreign: dict[str, list[int]]
+) -> tuple[Ambiguous, ...]:
     """Take the candidate of a component where there is one only and the record proves none; close the others."""
     ambiguous: list[Ambiguous] = []
-    for component, several in candidates.items():
+    for component in dict.fromkeys((*candidates, *foreign)):
+        several, others = candidates.get(component, []), foreign.get(component, [])
         recorded = proven.get(component)
-        if recorded is None and len(several) == 1:
+        if recorded is None and len(several) == 1 and not others:
             proven[component] = several[0]
             continue
         # What the record proves stays proven: a marker alone can be copied by any process of the same user.
-        pids = ([recorded.found.pid] if recorded is not None else []) + [one.found.pid for one in several]
+        pids = ([recorded.found.pid] if recorded is not None else []) + [one.found.pid for one in several] + others
         ambiguous.append(Ambiguous(component=component, pids=tuple(sorted(pids))))
         for one in several:
             one.close()

@@ -115,12 +115,13 @@ def _duration_ns(fields: dict[str, str], key: str) -> int | None:
 class _Socket:
     """The socket of one component, for its current generation."""
 
-    __slots__ = ("access", "bucket", "component", "generation", "path", "sock")
+    __slots__ = ("access", "bucket", "component", "generation", "owner", "path", "sock")
 
-    def __init__(self, component: str, path: Path, sock: socket.socket, bucket: TokenBucket) -> None:
+    def __init__(self, component: str, path: Path, sock: socket.socket, owner: int | None, bucket: TokenBucket) -> None:
         self.component = component
         self.path = path
         self.sock = sock
+        self.owner = owner
         self.bucket = bucket
         self.generation = 0
         self.access = NotifyAccess.MAIN
@@ -160,21 +161,28 @@ class NotifySockets:
         """Why a datagram on this component's socket was last refused."""
         return self._errors.get(component)
 
-    def open(self, component: str, generation: int, access: NotifyAccess) -> Path:
+    def open(self, component: str, generation: int, access: NotifyAccess, *, uid: int | None = None) -> Path:
         """Listen for this generation and return the path for its NOTIFY_SOCKET.
+
+        `uid` is the user of the component: where its main process alone may speak, nobody else but root can send, nor
+        fill the short queue of the kernel. Without it, and for `tree` (whose processes may have any user), all can.
 
         Call it before each spawn and for each adopted process. A socket that is open already passes to the new
         generation; what the older one left in it is thrown away. Raises OSError with a sentence.
         """
         if not _NAME.fullmatch(component):
             raise ValueError(f"cannot make a notify socket for {component!r}: not a component's name")
+        owner = uid if access is NotifyAccess.MAIN else None
         entry = self._sockets.get(component)
+        if entry is not None and entry.owner != owner:
+            self.close(component)  # whoever is connected to the old one could go on sending
+            entry = None
         if entry is None:
             self._make_directory()
             path = self._directory / f"{component}.sock"
-            sock = sockets.bind(path, socket.SOCK_DGRAM)
+            sock = sockets.bind(path, socket.SOCK_DGRAM, owner=owner)
             bucket = TokenBucket(FLOOD_RATE_PER_S, FLOOD_BURST, self._loop.time())
-            entry = self._sockets[component] = _Socket(component, path, sock, bucket)
+            entry = self._sockets[component] = _Socket(component, path, sock, owner, bucket)
             self._loop.add_reader(sock.fileno(), self._read, entry, READS_PER_CALLBACK)
         elif entry.generation != generation:
             self._discard(entry)

@@ -106,7 +106,11 @@ def decode(data: bytes) -> RuntimeRecord:
 
 
 def read(path: Path, *, boot_id: str, nonce: str) -> tuple[RuntimeRecord, str | None]:
-    """The record of this boot; else an empty one, and why (None: this is the boot's first agent)."""
+    """The record of this boot; else an empty one, and why (None: this is the boot's first agent).
+
+    A record with another nonce (its file was lost in between) is good all the same: pid and start time prove its
+    processes.
+    """
     empty = RuntimeRecord(boot_id=boot_id, nonce=nonce)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -120,8 +124,6 @@ def read(path: Path, *, boot_id: str, nonce: str) -> tuple[RuntimeRecord, str | 
         return empty, f"cannot use {path}: {error}"
     if record.boot_id != boot_id:
         return empty, f"{path} is of another boot"
-    if record.nonce != nonce:
-        return empty, f"cannot use {path}: its nonce is not this host's"
     return record, None
 
 

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from node_manager.runtime import kernel
+from node_manager.runtime import kernel, record
 
 _DIRECTORY_MODE = 0o755
 _PRIVATE_MODE = 0o600
@@ -16,6 +16,7 @@ _SHARED_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NONCE_BYTES = 16
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _MAX_SMALL_FILE_BYTES = 256
+_RECORD = "runtime.json"
 
 
 class RuntimeDirError(Exception):
@@ -51,16 +52,18 @@ def prepare(path: Path) -> None:
 def nonce(path: Path, boot_id: str) -> str:
     """The random name of this host for this boot, made once and read back by every later agent of the boot.
 
-    Raises RuntimeDirError. A nonce of another boot (a runtime directory on a disk) is replaced.
+    Where its file is lost or cannot be trusted, the one of the runtime record of this boot is taken back: with another
+    one nothing that runs would be known again, and all of it started twice. Raises RuntimeDirError. A nonce of another
+    boot (a runtime directory on a disk) is replaced.
     """
     name = path / "nonce"
     try:
-        kept = _read_own(name)
+        kept = _read_own(name, _MAX_SMALL_FILE_BYTES)
         if kept is not None:
-            value, _, boot = kept.strip().partition(" ")
+            value, _, boot = kept.decode("ascii", "replace").strip().partition(" ")
             if _NONCE.fullmatch(value) and boot == boot_id:
                 return value
-        value = os.urandom(_NONCE_BYTES).hex()
+        value = _recorded_nonce(path / _RECORD, boot_id) or os.urandom(_NONCE_BYTES).hex()
         _write_private(name, f"{value} {boot_id}\n")
         return value
     except OSError as error:
@@ -94,19 +97,30 @@ def lock(path: Path) -> int:
     return fd
 
 
-def _read_own(name: Path) -> str | None:
-    """The text of a small file that only we can have written, or None: there is none worth reading."""
+def _recorded_nonce(name: Path, boot_id: str) -> str | None:
+    """The nonce that the runtime record of this boot names, where only we can have written it."""
+    try:
+        data = _read_own(name, record.MAX_RECORD_BYTES + 1)
+        kept = record.decode(data) if data is not None else None
+    except (OSError, ValueError):
+        return None  # `record.read` says why
+    if kept is None or kept.boot_id != boot_id or not _NONCE.fullmatch(kept.nonce):
+        return None
+    return kept.nonce
+
+
+def _read_own(name: Path, limit: int) -> bytes | None:
+    """The first bytes of a file that only we can have written, or None: there is none worth reading."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _SHARED_WRITE:
-            return None
-        return os.read(fd, _MAX_SMALL_FILE_BYTES).decode("ascii", "replace")
-    finally:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _SHARED_WRITE:
         os.close(fd)
+        return None
+    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, opened without following links
+        return file.read(limit)
 
 
 def _write_private(name: Path, text: str) -> None:

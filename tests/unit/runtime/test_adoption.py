@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from node_manager.core.actions import Signal
-from node_manager.core.events import Exited, ExitStatus, Found, TreeEmpty
+from node_manager.core.events import Exited, ExitStatus, Found, Past, TreeEmpty
 from node_manager.runtime.adoption import Findings, find
+from node_manager.runtime.environment import Markers
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.record import Kept, RuntimeRecord
 from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
@@ -61,9 +62,18 @@ def killed_agent(
             process.kill()
 
 
-def search(rig: Rig, *kept: Kept, uid: int | None = None) -> Findings:
-    record = RuntimeRecord(boot_id="b", nonce=rig.nonce, processes=kept)
-    return find(record, rig.markers, lambda _component: os.getuid() if uid is None else uid)
+def search(
+    rig: Rig, *kept: Kept, uid: int | None = None, past: int | None = None, nonce: str | None = None
+) -> Findings:
+    """What is found with a record of these processes; `past`: the generation that it knows of `comp`."""
+    record = RuntimeRecord(
+        boot_id="b",
+        nonce=rig.nonce,
+        processes=kept,
+        past=() if past is None else (Past(component="comp", generation=past),),
+    )
+    markers = Markers(nonce=nonce or rig.nonce, runtime_dir=rig.runtime_dir)
+    return find(record, markers, lambda _component: os.getuid() if uid is None else uid)
 
 
 def test_a_recorded_process_is_adopted_and_watched(rig: Rig) -> None:
@@ -190,9 +200,59 @@ def test_two_candidates_are_ambiguous_and_none_is_taken(rig: Rig) -> None:
         assert findings.leftovers == ()
         # the record decides where it proves one
         findings = search(rig, one)
-        assert (one.found,) == findings.found
-        assert tuple(sorted((one.found.pid, two.found.pid))) == findings.ambiguous[0].pids
+        assert ((one.found,), ()) == (findings.found, findings.ambiguous)
         findings.proven[0].close()
+
+
+@pytest.mark.parametrize(("past", "adopted"), [(5, True), (6, False), (7, False)])
+def test_beside_a_record_a_marker_proves_a_later_run_alone(rig: Rig, past: int, *, adopted: bool) -> None:
+    """A job that copied the worker's markers is not the worker once that is dead or stopped: it is a leftover."""
+    with killed_agent(rig.directory) as kept:
+        findings = search(rig, past=past)
+        assert ((kept.found.pid,) if adopted else ()) == tuple(found.pid for found in findings.found)
+        assert (() if adopted else (("comp", 6),)) == findings.leftovers
+        assert findings.ambiguous == ()
+        for proven in findings.proven:
+            proven.close()
+        assert alive(kept.found.pid)
+
+
+def test_the_run_of_a_recorded_process_that_died_is_nobody_elses(rig: Rig) -> None:
+    """The record names the process of the last run, it is dead: another one of the same run is only a leftover."""
+    with killed_agent(rig.directory) as kept, killed_agent(rig.directory) as pretender:
+        kill(kept.found.pid)
+        rig.run_until(lambda: not alive(kept.found.pid))
+        findings = search(rig, kept)
+        assert (findings.proven, findings.ambiguous) == ((), ())
+        assert findings.leftovers == (("comp", pretender.found.generation),)
+
+
+def test_nothing_is_started_over_what_a_lost_nonce_leaves(rig: Rig) -> None:
+    """Nonce and record lost: what speaks on our socket is ambiguous, neither adopted nor killed, nor started anew."""
+    with killed_agent(rig.directory) as kept:
+        findings = search(rig, nonce="f" * 32)
+        assert ("comp", (kept.found.pid,)) == (findings.ambiguous[0].component, findings.ambiguous[0].pids)
+        assert (findings.proven, findings.leftovers) == ((), ())
+        # another user's process holds nothing up
+        findings = search(rig, nonce="f" * 32, uid=65534)
+        assert findings.ambiguous == ()
+        assert alive(kept.found.pid)
+
+
+def test_one_of_each_nonce_is_ambiguous(rig: Rig) -> None:
+    """A process with this host's nonce and one with another, both main by their markers: none is taken."""
+    with killed_agent(rig.directory) as ours:
+        code = (
+            "import os, sys; os.setsid(); env = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+            "os.execve('/bin/sleep', ['sleep', '1000'], env | {'XCE_MAIN_PID': str(os.getpid())})"
+        )
+        marks = dict(Markers(nonce="e" * 32, runtime_dir=rig.runtime_dir).of("comp", 9))
+        with subprocess.Popen(python(code, *(word for pair in marks.items() for word in pair))) as other:
+            rig.run_until(lambda: Path(f"/proc/{other.pid}/comm").read_text() == "sleep\n")
+            findings = search(rig)
+            assert tuple(sorted((ours.found.pid, other.pid))) == findings.ambiguous[0].pids
+            assert findings.proven == ()
+            other.kill()
 
 
 @pytest.mark.parametrize(

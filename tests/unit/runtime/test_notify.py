@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -432,3 +433,51 @@ def test_the_watchdog_interval_is_systemds(environment: dict[str, str], interval
     """WATCHDOG_USEC counts where it is meant for this process (sd_watchdog_enabled(3))."""
     own = {name: value.replace("SELF", str(os.getpid())) for name, value in environment.items()}
     assert interval_s == SystemdNotifier(own).watchdog_interval_s
+
+
+def mode_and_owner(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mode & 0o777, found.st_uid
+
+
+def test_only_the_components_user_can_send_where_its_main_process_alone_may_speak(notify: NotifySockets) -> None:
+    """Others could fill the kernel's short queue, and the component's own READY or WATCHDOG would be lost."""
+    own = os.geteuid()
+    assert (0o600, own) == mode_and_owner(notify.open("nginx", 2, NotifyAccess.MAIN, uid=own))
+    assert (0o666, own) == mode_and_owner(notify.open("nginx", 3, NotifyAccess.TREE, uid=own))
+    assert (0o666, own) == mode_and_owner(notify.open("other", 1, NotifyAccess.MAIN))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to another user")
+def test_the_socket_belongs_to_the_user_of_the_component(
+    loop: MovableLoop, notify: NotifySockets, node: Node, directory: Path
+) -> None:
+    """A stranger's datagrams never reach it; the component's own user's do, also when the role names another user."""
+    directory.chmod(0o755)
+    path = notify.open("nginx", 2, NotifyAccess.MAIN, uid=54321)
+    assert mode_and_owner(path) == (0o600, 54321)
+    code = (
+        "import os, socket, sys; os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))\n"
+        "sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); sock.sendto(b'READY=1', sys.argv[1])"
+    )
+    for uid, expected in ((65534, 1), (54321, 0)):
+        done = subprocess.run([sys.executable, "-c", code, str(path), str(uid)], stderr=subprocess.PIPE, check=False)
+        assert expected == done.returncode
+    loop.until(lambda: notify.counters.wrong_sender == 1)  # its process is gone; that it came through is the point
+    assert node.events == []
+    assert mode_and_owner(notify.open("nginx", 3, NotifyAccess.MAIN, uid=54322)) == (0o600, 54322)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_socket_that_cannot_be_given_away_is_an_error(directory: Path) -> None:
+    """An agent that is not root says whose socket it could not make."""
+    code = (
+        "import os, pathlib, socket, sys; from node_manager.heartbeat import sockets\n"
+        "os.setgid(54321); os.setuid(54321)\n"
+        "sockets.bind(pathlib.Path(sys.argv[1]), socket.SOCK_DGRAM, owner=65534)"
+    )
+    directory.chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(directory / "s")], capture_output=True, text=True, check=False
+    )
+    assert f"cannot give {directory / 's'} to uid 65534: Operation not permitted; only root can" in done.stderr

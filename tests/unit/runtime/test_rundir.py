@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node_manager.runtime import rundir
+from node_manager.runtime import files, rundir
+from node_manager.runtime.record import Encoder, RuntimeRecord
 from node_manager.runtime.rundir import RuntimeDirError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -62,6 +63,47 @@ def test_the_nonce_is_made_once_per_boot(tmp_path: Path) -> None:
     assert second != rundir.nonce(tmp_path, "next")
     (tmp_path / "nonce").write_text("short boot")
     assert len(rundir.nonce(tmp_path, "next")) == 32
+
+
+def spoil(nonce_file: Path, how: str) -> None:
+    """Make the nonce's file unusable."""
+    if how == "missing":
+        nonce_file.unlink()
+    elif how == "torn":
+        nonce_file.write_text(nonce_file.read_text()[:10])
+    elif how == "mode":
+        nonce_file.chmod(0o664)
+    else:
+        nonce_file.write_bytes(bytes(range(120, 180)))
+
+
+@pytest.mark.parametrize("how", ["missing", "torn", "mode", "garbage"])
+def test_a_lost_nonce_is_taken_back_from_the_record(tmp_path: Path, how: str) -> None:
+    """Whatever became of its file, a host goes on with the nonce that its processes carry, and keeps it again."""
+    first = rundir.nonce(tmp_path, "boot")
+    files.replace(tmp_path / "runtime.json", Encoder().encode(RuntimeRecord(boot_id="boot", nonce=first)))
+    spoil(tmp_path / "nonce", how)
+    assert first == rundir.nonce(tmp_path, "boot")
+    (tmp_path / "runtime.json").unlink()
+    assert first == rundir.nonce(tmp_path, "boot")
+
+
+@pytest.mark.parametrize("how", ["absent", "boot", "mode", "torn", "nonce", "directory"])
+def test_a_record_that_proves_nothing_gives_no_nonce(tmp_path: Path, how: str) -> None:
+    """Another boot's record, one that others may write, half of one: a new nonce is made."""
+    first = rundir.nonce(tmp_path, "boot")
+    path = tmp_path / "runtime.json"
+    kept = RuntimeRecord(boot_id="next" if how == "boot" else "boot", nonce="x" if how == "nonce" else first)
+    data = Encoder().encode(kept)
+    if how == "directory":
+        path.mkdir()
+    elif how != "absent":
+        files.replace(path, data[:-9] if how == "torn" else data)
+        path.chmod(0o664 if how == "mode" else 0o600)
+    (tmp_path / "nonce").unlink()
+    second = rundir.nonce(tmp_path, "boot")
+    assert len(second) == 32
+    assert first != second
 
 
 def test_a_second_agent_is_told_who_is_first(tmp_path: Path) -> None:
