@@ -83,7 +83,15 @@ def _newcomer(turn: Turn, name: str) -> ComponentState:
     if past is not None:
         # Something left has a generation above 0, whatever was recorded.
         generation = max(past.generation, 1) if past.left else past.generation
-        state = replace(state, generation=generation, restarts=past.restarts, litter=past.left)
+        state = replace(
+            state,
+            generation=generation,
+            restarts=past.restarts,
+            litter=past.left,
+            crashes=past.crashes,
+            last_exit=past.last_exit,
+            last_jobs=past.last_jobs,
+        )
     kept = next((kept for kept in turn.node.kept_holds if kept.component == name), None)
     if kept is not None:
         state = replace(
@@ -91,7 +99,7 @@ def _newcomer(turn: Turn, name: str) -> ComponentState:
             hold=kept.reason,
             hold_since_ns=kept.since_ns,
             generation=max(kept.generation, state.generation),
-            last_exit=kept.reason,
+            last_exit=state.last_exit or kept.reason,
         )
     return state
 
@@ -107,7 +115,7 @@ def _adopt(turn: Turn, found: Found) -> None:
         turn.members[found.component] = Member(spec=stub, state=state, removed=True)
     else:
         # The process runs: whatever an exit had meant before is history.
-        turn.members[found.component] = replace(member, state=replace(member.state, hold=None, last_exit=None))
+        turn.members[found.component] = replace(member, state=replace(member.state, hold=None))
     turn.feed(found.component, Adopted(found=found))
 
 

@@ -129,6 +129,10 @@ class Past:
     generation: int
     restarts: int = 0
     left: bool = False
+    crashes: int = 0
+    last_exit: str | None = None
+    last_jobs: int | None = None
+    """Jobs in its last report: while they may live, a host is not concluded to be drained."""
 
 
 # --- the agent's own life ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from node_manager.core.events import ExitStatus
+from node_manager.core.events import ExitStatus, Past
 from node_manager.core.intent import PRECEDENCE, Rule, Want
 from node_manager.core.run import Phase, Run
 from node_manager.core.run import wake_ns as run_wake_ns
@@ -168,6 +168,19 @@ def rule_of(state: ComponentState) -> Rule:
     if state.gave_up is not None:
         return Rule.START_LIMIT
     return Rule.BACKOFF if state.state is State.BACKOFF else want.rule
+
+
+def past_of(name: str, state: ComponentState) -> Past:
+    """Return what is to be known of a component that has left, or by the next agent."""
+    return Past(
+        component=name,
+        generation=state.generation,
+        restarts=state.restarts,
+        left=state.litter,
+        crashes=state.crashes,
+        last_exit=state.last_exit,
+        last_jobs=jobs_of(state),
+    )
 
 
 def describe_exit(status: ExitStatus, *, oom: bool = False) -> str:

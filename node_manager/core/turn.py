@@ -10,11 +10,12 @@ from node_manager.core import claims, component, facts, latches
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, Finish, Log, Reply, SendLevels, WriteFacts
 from node_manager.core.durable import DurableFacts
-from node_manager.core.events import Command, Past
+from node_manager.core.events import Command
 from node_manager.core.happenings import ComponentEvent, Wanted
 from node_manager.core.intent import Rule, Want
 from node_manager.core.latches import Change
 from node_manager.core.nodestate import NodePhase, NodeState, drain_of, remember
+from node_manager.core.states import past_of
 from node_manager.core.writeback import Pending
 
 MAX_ROUNDS_PER_MEMBER = 32
@@ -103,9 +104,7 @@ class Turn:
         if member.removed and member.state.run is None:
             del self.members[name]
             self._dirty.pop(name, None)
-            state = member.state
-            past = Past(component=name, generation=state.generation, restarts=state.restarts, left=state.litter)
-            self.node = replace(self.node, past=remember(self.node.past, past))
+            self.node = replace(self.node, past=remember(self.node.past, past_of(name, member.state)))
             self.log("component.removed", name)
 
     def _finish(self) -> None:

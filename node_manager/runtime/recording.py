@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from node_manager.core.actions import Spawn
-from node_manager.core.events import Found, KeptHold, KeptLease, Past
+from node_manager.core.events import Found, KeptHold, KeptLease
 from node_manager.core.nodestate import Member, NodeState
 from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
 from node_manager.core.spec import KillScope
+from node_manager.core.states import past_of
 from node_manager.runtime.process import ProcessRecord
 from node_manager.runtime.record import Kept, RuntimeRecord
 
@@ -41,10 +42,7 @@ class Recorder:
                 for process in running
                 if process.component in node.members
             ),
-            past=tuple(
-                Past(component=name, generation=member.state.generation, restarts=member.state.restarts)
-                for name, member in node.members.items()
-            )
+            past=tuple(replace(past_of(name, member.state), left=False) for name, member in node.members.items())
             + tuple(item for item in node.past.values() if item.component not in node.members),
             leases=tuple(
                 KeptLease(

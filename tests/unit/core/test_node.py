@@ -30,7 +30,7 @@ from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
 from node_manager.core.nodestate import MAX_PAST, NodePhase, NodeState, remember
 from node_manager.core.ordering import digest_differs, index, plan_change, process_digest, start_order
 from node_manager.core.spec import CommandSpec, KillScope, RestartSpec, StopSpec
-from node_manager.core.states import State
+from node_manager.core.states import State, past_of
 from tests.unit.core.build import HEARTBEAT, PRE_START, T0, TCP, S, node_spec, spec, told
 from tests.unit.core.hosts import CONTROLLER, SCHEDULER, WEB, WORKER, managing, running
 from tests.unit.core.world import World
@@ -703,3 +703,11 @@ def lease(world: World, token: int, for_ns: int) -> None:
 
     said = LeaseStatement(name="p", held=True, token=token, valid_until_ns=world.now + for_ns)
     world.beat("keeper", leases=(said,))
+
+
+def test_what_is_known_of_the_past_goes_on_under_the_next_agent() -> None:
+    """Counts, the last exit and the jobs last reported survive the agent: they decide and explain."""
+    past = Past(component="db", generation=4, restarts=3, crashes=2, last_exit="exited with status 1", last_jobs=5)
+    state, _ = node.step(NodeState(), Booted(boot_id="b", facts=DurableFacts()), T0)
+    state, _ = node.step(state, ConfigLoaded(spec=node_spec(DB), past=(past,)), T0)
+    assert past_of("db", state.members["db"].state) == replace(past, generation=5, restarts=4)

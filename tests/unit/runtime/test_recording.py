@@ -103,3 +103,7 @@ def test_a_final_exit_and_every_past_are_recorded() -> None:
     made = Recorder(boot_id="b", nonce="n", agent_pid=1).record(state, processes("controller"))
     assert [hold.component for hold in made.holds] == ["scheduler"]
     assert {past.component: past.generation for past in made.past} == {"controller": 1, "scheduler": 1}
+    assert {past.component: past.last_exit for past in made.past} == {
+        "controller": None,
+        "scheduler": "exited with status 78",
+    }
