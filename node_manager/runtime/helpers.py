@@ -7,7 +7,6 @@ started is killed. The result comes once; `released` comes when nothing of it li
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -194,9 +193,7 @@ class HelperRun:
         if launch is None or not self._settled():
             return
         if self._plan.clear and self._kill is None:
-            # While the zombie keeps its pid: who is in its session now is proven to be.
-            with suppress(OSError):
-                self._helpers.trees.members(self._owner, self._plan.generation)
+            self._helpers.trees.left(self._owner, self._plan.generation, launch.pid)  # what the kill has to find
         result = os.waitid(os.P_PIDFD, launch.pidfd, os.WEXITED | os.WNOHANG)
         if result is None:
             return

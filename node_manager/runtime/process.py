@@ -33,10 +33,8 @@ from node_manager.runtime.tree import Owner, Root, Trees
 
 _MAX_REAPED_AT_ONCE = 256
 """Orphans reaped in one turn of the loop, so that a storm of them leaves time for everything else."""
-_REAP_SLICE_S = 0.02
+_REAP_SLICE_S = 0.01
 """The same bound in time: waiting takes longer the more children there are."""
-_MAX_LEFT = 256
-"""What an exit counts at most of what is left: more is as good as this many."""
 _STATUS_LOOK_S = 0.02
 _STATUS_BOUND_S = 0.5
 """How long an adopted process's own parent may take to reap it before its status counts as unknown."""
@@ -402,7 +400,7 @@ class Processes:
         self._ending = main
         self._tell_ending(main.component, main.generation)
         self._ending = None
-        left = self._left(main)  # while the zombie keeps its pid, which is its session's number too
+        left = self._trees.left(main.owner, main.generation, main.pid)
         if main.child:
             with suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG)
@@ -417,14 +415,6 @@ class Processes:
                 jitter=self._jitter(),
             )
         )
-
-    def _left(self, main: _Main) -> int | None:
-        """How many of its tree outlive a main process, _MAX_LEFT at most; None: cannot look."""
-        try:
-            members = self._trees.members(main.owner, main.generation, _MAX_LEFT)
-        except OSError:  # no descriptors left
-            return None
-        return sum(member.pid != main.pid for member in members)  # the table of this turn may show it alive
 
     @staticmethod
     def _peek_status(main: _Main) -> ExitStatus | None:

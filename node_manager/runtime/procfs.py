@@ -113,6 +113,10 @@ class ProcFs:
 
     def markers(self, pid: int) -> dict[str, str]:
         """The XCE_ variables it was started with; none where it is gone or may not be looked at."""
+        return self.settled_markers(pid) or {}
+
+    def settled_markers(self, pid: int) -> dict[str, str] | None:
+        """The same; None where nothing could be read, as of a process that is just executing its command."""
         try:
             data = self._read(f"{self._root}/{pid}/environ", MAX_ENVIRON_BYTES)
         except PermissionError:
@@ -122,7 +126,7 @@ class ProcFs:
             if entry.startswith(_MARKER_PREFIX):
                 key, _, value = entry.decode("utf-8", "replace").partition("=")
                 found.setdefault(key, value)
-        return found
+        return found if data else None
 
     def uid(self, pid: int) -> int | None:
         """Its real user, or None: gone."""

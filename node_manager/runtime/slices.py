@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 
-SLICE_S = 0.02
+SLICE_S = 0.01
 """Time of one turn of the loop that goes into all work together: well below the margin of any lease."""
 STEPS_PER_TURN = 1024
 """Steps of one turn: one takes some 20 microseconds where nothing is slow, so that both bounds are about the same."""

@@ -31,6 +31,13 @@ _MAX_PAST = 4096
 """Sessions remembered after their leader: above the components of any host."""
 _MAX_WITNESSES = 64
 """Members remembered of one session: one that lives is enough."""
+_MAX_MARKED = 32_768
+"""Processes whose markers are remembered, so that thousands of orphans are not read again at every look."""
+_MAX_GENERATION_DIGITS = 9
+"""A restart a second for thirty years; a process may have written anything there."""
+_MAX_LEFT = 256
+_MAX_STEPS_AT_ONCE = 512
+"""What one look at once takes at most of members and of processes: some 20 ms."""
 _MAX_ANCESTORS = 64
 """How far up a process's ancestors are followed."""
 
@@ -107,8 +114,8 @@ class Trees:
         """By session id: those of the roots, and of roots that are gone and left somebody."""
         self._helpers: set[Owner] = set()
         self._everywhere: set[str] = set()
-        self._unmarked: set[tuple[int, int]] = set()
-        """(pid, start) of processes seen without our markers: they are not read again."""
+        self._marked: dict[tuple[int, int], tuple[str, str, int] | None] = {}
+        """By pid and start time: component, helper and generation of our markers, or None."""
         self._table: dict[int, Stat] | None = None
         self._scan: _Scan | None = None
 
@@ -163,14 +170,31 @@ class Trees:
             return 0
         return found.start_ticks if found is not None else 0
 
-    def members(self, owner: Owner, newest: int, limit: int = MAX_MEMBERS) -> list[Stat]:
-        """What lives of this owner's trees of generations up to `newest`, seen at once; `limit` at most.
+    def members(self, owner: Owner, newest: int) -> list[Stat]:
+        """What lives of this owner's trees of generations up to `newest`, seen at once; MAX_MEMBERS at most.
 
         One look is not a proof: a process may fork and exit behind its back. Raises OSError when it cannot look.
         """
         table = self._processes() if self._needs_table(owner) else None
         found = self._walk(owner, newest, table)
-        return list(islice((stat for stat in found if stat is not None), limit))
+        return list(islice((stat for stat in found if stat is not None), MAX_MEMBERS))
+
+    def left(self, owner: Owner, newest: int, root_pid: int) -> int | None:
+        """How many outlive a root that has ended and is not reaped yet, as far as a short look tells.
+
+        The zombie keeps the number of its session: who is seen in it now is proven to be. None: cannot tell whether
+        there is anybody.
+        """
+        count = 0
+        try:
+            table = self._processes() if self._needs_table(owner) else None
+            for step, found in enumerate(self._walk(owner, newest, table)):
+                count += found is not None and found.pid != root_pid  # the table of this turn may show it alive
+                if step >= _MAX_STEPS_AT_ONCE or count >= _MAX_LEFT:
+                    return count or None
+        except OSError:  # no descriptors left
+            return None
+        return count
 
     def look(self, owner: Owner, newest: int) -> Iterator[Stat | None]:
         """The same step by step, in between None: everything else may have its turn. MAX_MEMBERS at most."""
@@ -241,8 +265,8 @@ class Trees:
             if found is not None and root.is_(found):
                 yield from self._grown(found, below, stat, seen)
         searches = table is not None and self._searches(owner)
-        candidates = self._strays(table or {}, children or {}) if searches else below(self._self_pid)
-        for pid in candidates:
+        candidates = self._strays(table or {}, children or {}) if searches else list(below(self._self_pid))
+        for pid in reversed(candidates):  # the newest orphans come last
             found = stat(pid) if pid not in self._roots and pid not in seen else None
             origin = self._attribute(found) if found is not None else None
             if found is None or origin is None or origin.owner != owner:
@@ -302,14 +326,7 @@ class Trees:
             if pid not in below_roots:
                 below_roots.add(pid)
                 queue.extend(children.get(pid, ()))
-        self._unmarked = {key for key in self._unmarked if (seen := table.get(key[0])) and seen.start_ticks == key[1]}
-        return [
-            pid
-            for pid, found in table.items()
-            if pid not in below_roots
-            and pid not in {1, self._self_pid}
-            and (found.session in self._sessions or (pid, found.start_ticks) not in self._unmarked)
-        ]
+        return [pid for pid in table if pid not in below_roots and pid not in {1, self._self_pid}]
 
     def _attribute(self, found: Stat) -> Root | None:
         """Whose orphan this is: by its session, else by its markers."""
@@ -317,17 +334,33 @@ class Trees:
             return None
         if self._is_led(found):
             return self._sessions[found.session].root
-        markers = self.procfs.markers(found.pid)
-        component = markers.get(environment.COMPONENT)
-        if not component or markers.get(environment.NONCE) != self._nonce:
-            if self._table is not None:
-                self._unmarked.add((found.pid, found.start_ticks))
+        marked = self._markers(found)
+        if marked is None:
             return None
-        owner = Owner(component, markers.get(environment.HELPER, ""))
+        component, helper, generation = marked
+        owner = Owner(component, helper)
         if owner not in self._helpers:
             owner = Owner(component)
-        generation = markers.get(environment.GENERATION, "")
-        return Root(owner, int(generation) if generation.isdecimal() else 0, found.pid, found.start_ticks)
+        return Root(owner, generation, found.pid, found.start_ticks)
+
+    def _markers(self, found: Stat) -> tuple[str, str, int] | None:
+        """Component, helper and generation that its markers name, where they are ours."""
+        key = (found.pid, found.start_ticks)
+        if key in self._marked:
+            return self._marked[key]
+        markers = self.procfs.settled_markers(found.pid)
+        if markers is None:
+            return None
+        marked: tuple[str, str, int] | None = None
+        component = markers.get(environment.COMPONENT)
+        if component and markers.get(environment.NONCE) == self._nonce:
+            generation = markers.get(environment.GENERATION, "")
+            number = int(generation) if generation.isdecimal() and len(generation) <= _MAX_GENERATION_DIGITS else 0
+            marked = component, markers.get(environment.HELPER, ""), number
+        if len(self._marked) >= _MAX_MARKED:
+            self._marked.clear()
+        self._marked[key] = marked
+        return marked
 
     def _past(self) -> list[int]:
         """The sessions whose leader is gone."""

@@ -302,6 +302,23 @@ def test_another_leader_of_the_same_number_is_a_stranger(host: Host) -> None:
     assert host.trees.owner_of(600) is None
 
 
+def test_an_exit_beside_many_orphans_takes_a_short_look(host: Host) -> None:
+    """The newest orphans come first, and where they are too many it is unknown, never 0, what else there is."""
+    host.begin(500, session=500, start=100, state="Z")
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    assert host.trees.left(EXTRA, 1, 500) == 0
+    for pid in range(1000, 1600):
+        host.begin(pid, session=pid, start=200)
+    host.trees._drop_table()  # noqa: SLF001 - as the next turn of the loop does
+    assert host.trees.left(EXTRA, 1, 500) is None
+    host.begin(2000, session=500, start=300)
+    host.trees._drop_table()  # noqa: SLF001
+    assert host.trees.left(EXTRA, 1, 500) == 1
+    host.end(500)
+    host.trees.fell(500)
+    assert host.trees.owner_of(2000) == EXTRA
+
+
 class SlowProcFs(ProcFs):
     """The real /proc where everything takes a while, and much is read."""
 
