@@ -57,6 +57,7 @@ from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
 from node_manager.heartbeat.server import HeartbeatServer
 from node_manager.runtime import lastgood, record, rundir, store
+from node_manager.runtime.accounts import AccountError, Accounts
 from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns
 from node_manager.runtime.configuration import Configuration
 from node_manager.runtime.history import History
@@ -113,6 +114,7 @@ class Agent:
         self._queue: deque[Event] = deque()
         self._scheduled = False
         self._armed_ns: int | None = None
+        self._accounts = Accounts()
         self._notified: set[str] = set()
         """Components that have a notify socket."""
         self._answers: dict[int, Answer] = {}
@@ -366,8 +368,12 @@ class Agent:
 
     def _listen_to(self, spec: ComponentSpec, generation: int) -> None:
         """Have the component's notify socket take this generation's datagrams. Raises OSError."""
+        try:
+            uid = self._accounts.find(spec.user).uid
+        except AccountError:
+            uid = os.geteuid()  # nobody can be started under that name, so nobody else is to speak
         self._notified.add(spec.name)
-        self.notify.open(spec.name, generation, spec.notify_access)
+        self.notify.open(spec.name, generation, spec.notify_access, uid=uid)
 
     def _log(self, action: Log) -> None:
         entry = self.history.add(action, boottime_ns() + _wall_offset_ns())

@@ -71,7 +71,10 @@ def test_components_run_as_their_user_and_an_unknown_user_backs_off(make_host: M
     )
     host.start()
     pid = host.wait_for("nobody", state="running")["pid"]
-    assert Path(f"/proc/{pid}").stat().st_uid != 0
+    uid = Path(f"/proc/{pid}").stat().st_uid
+    assert uid != 0
+    notify = (host.run_dir / "notify" / "nobody.sock").stat()
+    assert (notify.st_uid, notify.st_mode & 0o777) == (uid, 0o600)
     assert "no-such-user-here" in host.wait_for("ghost", state="backoff")["reason"]
 
 

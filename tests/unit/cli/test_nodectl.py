@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import node_manager
 from node_manager import __version__
 from node_manager.api.backend import CommandRequest, CommandResult
 from node_manager.api.limits import MAX_DEADLINE_S
@@ -15,7 +16,7 @@ from node_manager.cli.arguments import parse_deadline_ns
 from node_manager.cli.nodectl import main
 from node_manager.core.events import Verb
 from tests.unit.api.fake import BOUND_S, NOW_NS, S, Service, component, event, status_body, why_body
-from tests.unit.cli.conftest import ROOT, Run, spawn
+from tests.unit.cli.conftest import Run, spawn
 
 BY = f"{pwd.getpwuid(os.getuid()).pw_name} (uid {os.getuid()})"
 
@@ -522,10 +523,13 @@ def test_watch_survives_the_agent(service: Service) -> None:
 def test_status_starts_quickly() -> None:
     """What a command imports is what an operator waits for: nothing that `status` can do without."""
     code = (
-        "import sys, node_manager.cli.nodectl as n; n.main(['--socket', '/nonexistent', 'status']); print(*sys.modules)"
+        "import sys; sys.path.insert(0, sys.argv.pop()); import node_manager.cli.nodectl as n; "
+        "n.main(['--socket', '/nonexistent', 'status']); print(*sys.modules)"
     )
+    # Without site (-S): what it imports is not the command's choice.
+    package = str(Path(node_manager.__file__).parents[1])
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-S", "-c", code, package], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         modules = set(process.communicate(timeout=BOUND_S)[0].split())
     assert "node_manager.cli.status_view" in modules
