@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from node_manager.core.actions import Spawn
-from node_manager.core.events import Found, KeptHold, KeptLease
+from node_manager.core.events import Found, KeptHold, KeptLease, Past
 from node_manager.core.nodestate import Member, NodeState
 from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
@@ -42,7 +42,7 @@ class Recorder:
                 for process in running
                 if process.component in node.members
             ),
-            past=tuple(replace(past_of(name, member.state), left=False) for name, member in node.members.items())
+            past=tuple(_past(name, member) for name, member in node.members.items())
             + tuple(item for item in node.past.values() if item.component not in node.members),
             leases=tuple(
                 KeptLease(
@@ -97,3 +97,11 @@ class Recorder:
     def _digest(self, process: ProcessRecord) -> str:
         generation, digest = self._births.get(process.component, (0, ""))
         return digest if generation == process.generation else ""
+
+
+def _past(name: str, member: Member) -> Past:
+    """Return a component's past. A check before the start has no main process yet: its generation has yet to begin."""
+    past = past_of(name, member.state)
+    run = member.state.run
+    checking = run is not None and run.phase is Phase.CHECK
+    return replace(past, left=False, generation=past.generation - 1 if checking else past.generation)

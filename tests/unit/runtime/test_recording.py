@@ -4,9 +4,28 @@ from dataclasses import replace
 
 from node_manager.core import node as core
 from node_manager.core.durable import DurableFacts
-from node_manager.core.events import Beat, Booted, ConfigLoaded, Exited, ExitStatus, Found, Leadership, Spawned
+from node_manager.core.events import (
+    Beat,
+    Booted,
+    ConfigLoaded,
+    Exited,
+    ExitStatus,
+    Found,
+    Leadership,
+    PreStartDone,
+    Spawned,
+)
 from node_manager.core.nodestate import NodeState
-from node_manager.core.spec import NS_PER_S, ComponentSpec, ExitMeaning, HostSpec, KillScope, NodeSpec, StopSpec
+from node_manager.core.spec import (
+    NS_PER_S,
+    CommandSpec,
+    ComponentSpec,
+    ExitMeaning,
+    HostSpec,
+    KillScope,
+    NodeSpec,
+    StopSpec,
+)
 from node_manager.runtime.process import ProcessRecord
 from node_manager.runtime.recording import Recorder
 
@@ -107,3 +126,15 @@ def test_a_final_exit_and_every_past_are_recorded() -> None:
         "controller": None,
         "scheduler": "exited with status 78",
     }
+
+
+def test_a_check_before_the_start_is_no_generation_yet() -> None:
+    """A process that is spawned after the last record is newer than anything in it: so its markers can prove it."""
+    checked = ComponentSpec(name="c", role="r", command=("x",), pre_start=CommandSpec(command=("true",)))
+    spec = NodeSpec(host=HostSpec(name="h"), roles=("r",), components=(checked,))
+    state, _ = core.step(NodeState(), Booted(boot_id="b", facts=DurableFacts()), 1)
+    state, _ = core.step(state, ConfigLoaded(spec=spec), 2)
+    recorder = Recorder(boot_id="b", nonce="n", agent_pid=1)
+    assert [past.generation for past in recorder.record(state, ()).past] == [0]
+    state, _ = core.step(state, PreStartDone(component="c", generation=1, ok=True), 3)
+    assert [past.generation for past in recorder.record(state, ()).past] == [1]
