@@ -70,7 +70,7 @@ def configure(*, under_systemd: bool) -> Sink:
     processors: list[Any] = [structlog.processors.add_log_level]
     send = _journal_send() if under_systemd and _stderr_is_the_journal() else None
     if send is not None:
-        processors.append(_Journal(send, sink))
+        processors.append(JournalProcessor(send, sink))
     elif sys.stderr.isatty():
         processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
         processors.append(structlog.dev.ConsoleRenderer(pad_event_to=0))
@@ -95,7 +95,7 @@ class _Lines:
         self.msg = self.info = self.warning = self.error = self.critical = self.debug = sink.line
 
 
-class _Journal:
+class JournalProcessor:
     """Sends an entry with its fields to the journal and ends there."""
 
     def __init__(self, send: Any, sink: Sink) -> None:
@@ -103,6 +103,7 @@ class _Journal:
         self._sink = sink
 
     def __call__(self, _logger: object, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Send one entry; raises DropEvent, structlog's way to say that nothing is left to do."""
         event = str(entry.pop("event"))
         level = entry.pop("level", "info")
         text = " ".join([event, *(f"{name}={value}" for name, value in entry.items())])

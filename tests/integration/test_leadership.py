@@ -116,6 +116,20 @@ def test_two_controllers_never_have_two_schedulers(make_host: Callable[..., Host
     _assert_terms_never_interleave(hosts)
 
 
+def test_the_provisioner_runs_under_the_lease_of_its_keeper(make_host: Callable[..., Host]) -> None:
+    """The keeper states `lease.provisioner` with its token; a keeper that is stopped takes the provisioner along."""
+    host = make_host(roles=("provisioner",))
+    host.up()
+    fact = next(item for item in host.status()["facts"] if item["name"] == "lease.provisioner")
+    assert fact["value"] is True
+    assert fact["term"] >= 1
+    keeper = fact["authority"]
+    host.ctl("stop", keeper)
+    host.wait_for("provisioner", state="stopped", rule="condition")
+    host.ctl("start", keeper)
+    host.wait_for("provisioner", state="running", ready=True)
+
+
 def _primary(hosts: list[Host]) -> Host | None:
     for host in hosts:
         if host.ctl("status", ok=None) and host.socket.exists():

@@ -3,7 +3,10 @@
 import os
 import threading
 
-from node_manager.cli.logs import QUEUE_ENTRIES, Sink
+import pytest
+import structlog
+
+from node_manager.cli.logs import QUEUE_ENTRIES, JournalProcessor, Sink
 
 
 def test_lines_are_written_in_order_and_flushed_at_the_end() -> None:
@@ -42,3 +45,26 @@ def test_a_log_that_is_gone_is_survived() -> None:
     assert called.wait(20)
     sink.close()
     assert sink.lost == 2
+
+
+def test_the_journal_gets_the_fields() -> None:
+    """An entry becomes one message for people and one field for each value; nothing is printed beside it."""
+    sent: list[tuple[str, dict[str, str]]] = []
+    sink = Sink()
+    processor = JournalProcessor(lambda text, **fields: sent.append((text, fields)), sink)
+    entry = {"event": "component.exited", "level": "warning", "component": "worker", "generation": 3}
+    with pytest.raises(structlog.DropEvent):
+        processor(None, "warning", entry)
+    sink.close()
+    assert sent == [
+        (
+            "component.exited component=worker generation=3",
+            {
+                "PRIORITY": "4",
+                "XCE_EVENT": "component.exited",
+                "SYSLOG_IDENTIFIER": "xce-node-manager",
+                "XCE_COMPONENT": "worker",
+                "XCE_GENERATION": "3",
+            },
+        )
+    ]
