@@ -1,14 +1,12 @@
 """The runtime directory: its owner, its nonce of this boot, and the lock that keeps a second agent out."""
 
-import errno
-import fcntl
 import os
 import re
 import stat
 from contextlib import suppress
 from pathlib import Path
 
-from node_manager.runtime import kernel, record
+from node_manager.runtime import files, kernel, record
 
 _DIRECTORY_MODE = 0o755
 _PRIVATE_MODE = 0o600
@@ -78,23 +76,14 @@ def lock(path: Path) -> int:
     """
     name = path / "lock"
     try:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE_MODE)
-    except OSError as error:
-        raise RuntimeDirError(f"cannot open the lock {name}: {kernel.explain(error)}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    except OSError as error:
-        holder = os.pread(fd, _MAX_SMALL_FILE_BYTES, 0).decode("ascii", "replace").strip() or "not named"
-        os.close(fd)
-        if error.errno != errno.EWOULDBLOCK:
-            raise RuntimeDirError(f"cannot take the lock {name}: {kernel.explain(error)}") from error
+        return files.lock(name)
+    except files.LockHeldError as error:
         raise RuntimeDirError(
-            f"cannot run in {path}: another node manager (pid {holder}) supervises there; stop it first, "
+            f"cannot run in {path}: another node manager (pid {error.holder}) supervises there; stop it first, "
             "or choose another directory with --runtime-dir"
         ) from error
-    return fd
+    except OSError as error:
+        raise RuntimeDirError(f"cannot take the lock {name}: {kernel.explain(error)}") from error
 
 
 def _recorded_nonce(name: Path, boot_id: str) -> str | None:
