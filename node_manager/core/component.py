@@ -360,7 +360,7 @@ class _Turn(Ladder):
         run = self.state.run
         if run is None:
             return
-        run = runs.stalled(run, event.duration_ns)
+        run = runs.stalled(run, event.duration_ns, self.now)
         self.set_run(run)
         self.put_off(run, event.duration_ns)
         self.act_on_probes()

@@ -17,6 +17,8 @@ from node_manager.core.states import TRANSITIONS, Aim, ComponentState, State, ru
 SIGKILL = 9
 UNKILLABLE_RECHECK_NS = 5 * NS_PER_S
 """How often SIGKILL is repeated on what survived it (uninterruptible sleep): often enough to see it end."""
+RESUME_GRACE_NS = 1 * NS_PER_S
+"""Time to leave for a component that is being stopped when the agent could not listen: it is ready to run at once."""
 MAX_EXTENSION_NS = 600 * NS_PER_S
 """Bound on all EXTEND_TIMEOUT_USEC of one stop together: a stop ends, however hopeful the component is."""
 
@@ -126,7 +128,13 @@ class Ladder(Work):
             return
         assert deadline_ns is not None
         assert stop_by_ns is not None
-        self.state = replace(self.state, deadline_ns=deadline_ns + duration_ns, stop_by_ns=stop_by_ns + duration_ns)
+        # It may have stood still with the agent: it has a little time from now to leave by itself.
+        at_least = self.now + min(self.spec.stop.timeout_ns, RESUME_GRACE_NS)
+        self.state = replace(
+            self.state,
+            deadline_ns=max(deadline_ns + duration_ns, at_least),
+            stop_by_ns=max(stop_by_ns + duration_ns, at_least),
+        )
         self.hurry(run, self.state.reason)
 
     def kill(self, reason: str) -> None:

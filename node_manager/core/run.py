@@ -160,19 +160,24 @@ def notified(run: Run, event: Notified, now: int) -> Run:
     )
 
 
-def stalled(run: Run, duration_ns: int) -> Run:
-    """Return the run with its deadlines put off by time in which the agent itself could not listen."""
+def stalled(run: Run, duration_ns: int, now: int) -> Run:
+    """Return the run with its deadlines put off by time in which the agent itself could not listen.
 
-    def later(at: int | None) -> int | None:
-        return None if at is None else at + duration_ns
+    How long before that its stall began is not known, and the component may have stood still as well (a suspended
+    host): so whatever it owes, it has at least one interval from now to say it.
+    """
+
+    def later(at: int | None, at_least: int) -> int | None:
+        return None if at is None else max(at + duration_ns, at_least)
 
     def put_off(state: ProbeState | None) -> ProbeState | None:
-        return None if state is None else replace(state, next_ns=later(state.next_ns))
+        return None if state is None else replace(state, next_ns=later(state.next_ns, now + NS_PER_S))
 
+    interval_ns, watchdog_ns = run.interval_ns or 0, run.watchdog_ns or 0
     return replace(
         run,
-        last_beat_ns=later(run.last_beat_ns),
-        last_watchdog_ns=later(run.last_watchdog_ns),
+        last_beat_ns=later(run.last_beat_ns, now - (SILENT_AFTER_INTERVALS - 1) * interval_ns),
+        last_watchdog_ns=later(run.last_watchdog_ns, now - watchdog_ns // 2),
         startup=put_off(run.startup),
         readiness=put_off(run.readiness),
         liveness=put_off(run.liveness),

@@ -295,7 +295,8 @@ class Agent:
 
     def _on_timer(self) -> None:
         self._note_wall_clock()
-        self.post(Tick())
+        # What has come in by now is heard before time is judged: the loop has seen it in the same look.
+        self.loop.call_soon(self.post, Tick())
 
     def _notice_stall(self) -> None:
         """Tell the core how long it could not listen, before it hears what came meanwhile."""

@@ -83,6 +83,9 @@ class Agent:
         self.waiting_trees: dict[str, int] = {}
         self.answers: dict[int, Callable[[bool], None]] = {}
         self.next_id = 1
+        self.born_ns = host.world.now
+        self.thawed_ns = -1
+        """When it last continued after having been stopped, in the world's time."""
         self._scheduled = False
         self._timer: Timer | None = None
         self._armed_ns: int | None = None
@@ -115,6 +118,10 @@ class Agent:
         if late_ns > STALL_NS:
             self._armed_ns = None
             self.step(Stalled(duration_ns=late_ns))
+        # As in the shell, what has come in is heard before time is judged.
+        heard = [event for event in self.queue if not isinstance(event, Tick)]
+        late: list[Event] = [Tick()] if len(heard) < len(self.queue) else []
+        self.queue = deque(heard + late)
         while self.queue and not self.dead:
             self.step(self.queue.popleft())
         if not self.dead:
@@ -124,6 +131,7 @@ class Agent:
 
     def go_on(self) -> None:
         """Continue after having been frozen."""
+        self.thawed_ns = self.world.now
         self._schedule()
         if not self.queue:
             self.post(Tick())
@@ -323,13 +331,16 @@ class Agent:
             host.cluster.invariants.executed(self, action)
             process = host.new_process(action.component, action.generation)
             process.env_lease_ns = action.lease_valid_until_ns
+            process.term = action.term
             from tests.simulation.host import PROGRAMS
 
             program = PROGRAMS[action.component](process, host.cluster)
             process.program = program
             host.cluster.invariants.born(process)
             process.run(program.start)
-            self.post(Spawned(component=action.component, generation=action.generation, pid=process.pid))
+            # The report pipe is read a moment later: what is decided meanwhile finds the spawn still under way.
+            spawned = Spawned(component=action.component, generation=action.generation, pid=process.pid)
+            self.world.later(self.rng.randrange(1, 20 * NS_PER_MS), lambda: self.post(spawned))
 
         boot = host.boot
         if self.rng.random() < faults.fail_spawn:

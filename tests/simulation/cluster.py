@@ -148,6 +148,7 @@ class Cluster:
         self.cut.clear()
         for host in self.hosts:
             host.config_broken = False
+            host.crash_loop = False
             host.disk.full, host.disk.slow_ns = False, 0
             if host.suspended:
                 host.suspend(False)

@@ -27,9 +27,9 @@ class Rates:
     slow_term: float = 0.1
     fail_spawn: float = 0.03
     fail_probe: float = 0.002
-    lose_beat: float = 0.02
-    garble_beat: float = 0.005
-    pause_in_spawn: float = 0.02
+    lose_beat: float = 0.05
+    garble_beat: float = 0.01
+    pause_in_spawn: float = 0.1
     lose_message: float = 0.02
 
     def cease(self) -> None:
@@ -107,6 +107,7 @@ def _stopped(component: str) -> Callable[[Cluster, Host, int], None]:
     def do(cluster: Cluster, host: Host, lasts_ns: int) -> None:
         for process in host.mains(component):
             process.frozen = True
+            process.stood_still_ns = cluster.world.now
 
             def go_on(process: object = process) -> None:
                 process.frozen = False  # type: ignore[attr-defined]
@@ -216,6 +217,15 @@ def _controller_drains(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     cluster.world.later(lasts_ns, lambda: cluster.decide(host, "active"))
 
 
+def _crash_loop(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """Whatever is started on this host ends at once, for a while."""
+    host.crash_loop = True
+    for process in list(host.processes.values()):
+        if process.component is not None:
+            process.signal(9)
+    cluster.world.later(lasts_ns, lambda: setattr(host, "crash_loop", False))
+
+
 def _uninterruptible(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     """Let the worker hang in the kernel; not the scheduler, for that SIGKILL is effective is an assumption."""
     for process in host.mains("worker"):
@@ -248,4 +258,5 @@ KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "controller decommissions": _controller_decommissions,
     "controller drains": _controller_drains,
     "uninterruptible": _uninterruptible,
+    "crash loop": _crash_loop,
 }

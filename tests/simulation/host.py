@@ -59,6 +59,7 @@ class Host:
         self.instance = 1
         self.boot = 1
         self.suspended = False
+        self.crash_loop = False
         self.processes: dict[int, Process] = {}
         self.record = Record()
         self.disk = Disk()
@@ -157,6 +158,7 @@ class Host:
             return
         for process in self.tree(component):
             self.world.note(f"{self.name}: fuse kills {component} {process.pid}")
+            self.cluster.invariants.fuse_killed(self, process)
             process.signal(SIGKILL)
 
     # --- heartbeats -------------------------------------------------------------------------------------------------
@@ -168,7 +170,13 @@ class Host:
             return
         delay_ns = self.rng.randrange(1, ROUND_TRIP_NS)
         if self.rng.random() < faults.garble_beat:
-            beat = replace(beat, term=None, epoch=None, valid_until_ns=None)
+            garbled = (
+                replace(beat, term=None, epoch=None, valid_until_ns=None),
+                replace(beat, term=None if beat.term is None else max(0, beat.term - 1)),
+                replace(beat, epoch=None if beat.epoch is None else beat.epoch - 1),
+                replace(beat, valid_until_ns=None if beat.valid_until_ns is None else beat.valid_until_ns * 2),
+            )
+            beat = self.rng.choice(garbled)
         agent = self.agent
         self.world.later(delay_ns, lambda: agent.hear(process, beat) if agent is self.agent and agent else None)
 

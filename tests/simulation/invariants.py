@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from node_manager.core import latches
 from node_manager.core import node as core
-from node_manager.core.actions import Action, KillTree, Reply, Signal, Spawn
-from node_manager.core.events import Event, HostState, Verb
+from node_manager.core import writeback as wb
+from node_manager.core.actions import Action, KillTree, Reply, Signal, Spawn, WriteFacts
+from node_manager.core.events import Command, Event, HostState, Tick, Verb
 from node_manager.core.invariants import check_invariants
 from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NS_PER_S, KillScope
@@ -36,6 +37,11 @@ REASONS = {
     "one main process": "two copies of a component fight over its port and its state",
     "latch holds": "a durably acknowledged decommission is never followed by a start of the worker",
     "no start over a tree": "a component is not started while its former tree lives (kill scope tree)",
+    "terms": "nothing is started under a term older than one that was known here: its writes would be refused",
+    "agent before fuse": "the fuse is for an agent that cannot act: one that runs stops what it leases in time",
+    "older generations": "an event of an older generation changes nothing",
+    "patience": "nobody is killed for a silence that the agent could not hear",
+    "needless write": "a write of durable facts changes something",
     "only ours": "no signal goes to a process that is not of that component and generation",
     "jobs untouched": "a worker's restart signals no user's job",
     "stops end": "a stop comes to SIGKILL within its bound",
@@ -69,6 +75,8 @@ class Invariants:
         self.schedulers: list[Process] = []
         self.words: dict[tuple[str, str | None], Verb] = {}
         """Last acknowledged word about a component of a host; about host and maintenance with None."""
+        self.released: dict[str, int] = {}
+        """Host -> the epoch up to which an operator released it."""
         self._starts: dict[tuple[str, str], list[int]] = {}
 
     # --- after every event of the world -----------------------------------------------------------------------
@@ -91,6 +99,9 @@ class Invariants:
             raise Violation("one main process", f"{name} on {host.name}")
         if action.spec.stop.kill_scope is KillScope.TREE and host.tree(name):
             raise Violation("no start over a tree", f"{name} on {host.name}")
+        highest = agent.state.table.highest.get("controller.primary", 0)
+        if action.term is not None and action.term < highest:
+            raise Violation("terms", f"{name} on {host.name} under term {action.term}, {highest} is known")
         facts = host.disk.facts
         if name == "worker" and facts is not None and facts.identity == f"{host.name}/{host.instance}":
             released = self.words.get((host.name, "host")) is Verb.RECOMMISSION
@@ -110,10 +121,22 @@ class Invariants:
         if process.component == "scheduler":
             self.schedulers = [*(item for item in self.schedulers if item.alive), process]
 
+    def fuse_killed(self, host: Host, process: Process) -> None:
+        """A fuse had to kill."""
+        agent = host.agent
+        if process.killed or agent is None or agent.frozen:
+            return
+        if self.cluster.world.now - max(agent.thawed_ns, agent.born_ns) > 2 * NS_PER_S:
+            raise Violation("agent before fuse", f"{process.component} on {host.name}")
+
     def signalled(self, agent: Agent, action: Signal, process: Process) -> None:
         """The agent sends a signal to one process."""
         if process.host is not agent.host or process.component != action.component or process.job:
             raise Violation("only ours", f"{action.component} on {agent.host.name}: pid {process.pid}")
+        reason = agent.state.members[action.component].state.reason
+        heard_ns = self.cluster.world.now - agent.thawed_ns
+        if "silent for" in reason and agent.thawed_ns >= 0 and heard_ns < NS_PER_S and process.stood_still_ns < 0:
+            raise Violation("patience", f"{action.component} on {agent.host.name}: {reason}")
 
     def tree_killed(self, agent: Agent, action: KillTree, process: Process) -> None:
         """The agent kills one process of a tree."""
@@ -143,6 +166,11 @@ class Invariants:
         self.state_events[(member.state.state.value if member is not None else before.phase.value, kind)] += 1
         if self.steps % REPLAYED_STEPS == 0 and core.step(before, event, now) != (after, actions):
             raise Violation("identical", f"{agent.host.name}: {kind}")
+        self._check_generation(agent, before, event, after, now)
+        self._check_writes(agent, before, event, actions)
+        latch = after.in_force.controller_latch
+        if latch is not None and (latch.epoch or 0) <= self.released.get(agent.host.name, -1):
+            raise Violation("last word", f"{agent.host.name}: epoch {latch.epoch} was released and latches again")
         wake_ns = core.next_wake_ns(after)
         if kind == "Tick" and wake_ns is not None and wake_ns <= now:
             raise Violation("timer", f"{agent.host.name}: wakes {now - wake_ns} ns ago")
@@ -154,6 +182,22 @@ class Invariants:
                     raise Violation("stops end", f"{item.spec.name} on {agent.host.name}")
             if machine.run is not None and machine.want.up and rule_of(machine) is not machine.want.rule:
                 raise Violation("ledger explains", f"{item.spec.name} on {agent.host.name}")
+
+    def _check_generation(self, agent: Agent, before: NodeState, event: Event, after: NodeState, now: int) -> None:
+        name, generation = getattr(event, "component", None), getattr(event, "generation", None)
+        old = before.members.get(name) if name is not None else None
+        if old is None or generation is None or generation == old.state.generation or name not in after.members:
+            return
+        due = old.condition_until_ns is not None and old.condition_until_ns <= now
+        assert name is not None
+        if not due and after.members[name].state != old.state:
+            raise Violation("older generations", f"{name} on {agent.host.name}: {type(event).__name__}")
+
+    def _check_writes(self, agent: Agent, before: NodeState, event: Event, actions: tuple[Action, ...]) -> None:
+        known = wb.target(before.writeback)
+        for action in actions:
+            if isinstance(action, WriteFacts) and not isinstance(event, Tick | Command) and action.facts == known:
+                raise Violation("needless write", f"{agent.host.name}: {type(event).__name__}")
 
     def replied(self, agent: Agent, action: Reply) -> None:
         """A command was answered; exactly once."""
@@ -171,6 +215,8 @@ class Invariants:
             subject = "maintenance" if verb is Verb.MAINTENANCE else "host"
         if verb is not Verb.MAINTENANCE:
             self.words[(host.name, subject)] = verb
+        if verb is Verb.RECOMMISSION and host.agent is not None:
+            self.released[host.name] = host.agent.state.in_force.released_epoch
 
     def fault(self, fault: Fault) -> None:
         """A fault was injected."""
@@ -186,6 +232,7 @@ class Invariants:
                 raise Violation("settled", f"{host.name} has no agent in charge")
             for name in agent.state.members:
                 self._settled_component(host, name, agent.state)
+            self._settled_host(host, agent.state)
         alive = [process for process in self.schedulers if process.alive]
         leader = next((host for host in self.cluster.hosts if host.name == self.cluster.store.holder), None)
         if leader is not None and self._may_lead(leader) and len(alive) != 1:
@@ -207,6 +254,15 @@ class Invariants:
             raise Violation("last word", f"{name} on {host.name} was stopped by an operator and is wanted")
         if word in {Verb.START, Verb.RESTART} and latches.hold_of(state.in_force, name) is not None:
             raise Violation("last word", f"{name} on {host.name} was started by an operator and is held")
+
+    def _settled_host(self, host: Host, state: NodeState) -> None:
+        if state.writeback.pending:
+            raise Violation("settled", f"{host.name}: {len(state.writeback.pending)} changes are not durable")
+        if self.words.get((host.name, "host")) is Verb.DRAIN and state.host_state is HostState.ACTIVE:
+            raise Violation("last word", f"{host.name} was drained by an operator and is active")
+        for process in host.mains("scheduler"):
+            if process.term != self.cluster.store.term:
+                raise Violation("settled", f"scheduler on {host.name} under term {process.term}")
 
     def _may_lead(self, host: Host) -> bool:
         """Tell whether nothing that an operator said keeps this host from running a scheduler."""

@@ -51,6 +51,10 @@ class Process:
     alive: bool = True
     frozen: bool = False
     uninterruptible: bool = False
+    term: int | None = None
+    """The term that it was started under."""
+    stood_still_ns: int = -1
+    """When it was last stopped, in the world's time."""
     killed: bool = False
     job: bool = False
     env_terms: tuple[tuple[str, int], ...] = ()

@@ -31,7 +31,7 @@ class Component:
 
     def start(self) -> None:
         fate = self.rng.random()
-        if fate < self.cluster.faults.crash_at_start:
+        if fate < self.cluster.faults.crash_at_start or self.process.host.crash_loop:
             self.process.later(self.rng.randrange(200 * NS_PER_MS), self.crash)
             return
         if fate < self.cluster.faults.hang_at_start + self.cluster.faults.crash_at_start:

@@ -254,6 +254,30 @@ class TestStall:
         machine.take(Stalled(duration_ns=90 * S), at=T0 + 90 * S)
         assert wake_ns(machine.state) == T0 + 100 * S
 
+    def test_silence_is_not_judged_at_the_very_end_of_a_stall(self) -> None:
+        """The deadline itself was the agent's next wake: after the stall there is one interval to be heard in."""
+        machine = Machine(spec(liveness=HEARTBEAT)).run()
+        machine.take(beat(hello=True, interval_ns=S))
+        silent_at = T0 + 3 * S
+        machine.take(Stalled(duration_ns=87 * S), at=silent_at + 87 * S)
+        assert State.RUNNING is machine.state.state
+        assert wake_ns(machine.state) == silent_at + 88 * S
+
+    def test_a_watchdog_is_not_judged_at_the_very_end_of_a_stall(self) -> None:
+        """The same for sd_notify: half of the watchdog's time is left."""
+        machine = Machine(spec(liveness=NOTIFY)).run()
+        machine.take(notified(watchdog_ns=4 * S))
+        machine.take(Stalled(duration_ns=60 * S), at=T0 + 64 * S)
+        assert State.RUNNING is machine.state.state
+        assert wake_ns(machine.state) == T0 + 66 * S
+
+    def test_a_stop_is_not_cut_off_at_the_very_end_of_a_stall(self) -> None:
+        """What is being stopped may have stood still too: a second is left before SIGKILL."""
+        machine = Machine(spec()).run()
+        machine.want(up(up=False))
+        machine.take(Stalled(duration_ns=5 * S), at=T0 + 15 * S)
+        assert wake_ns(machine.state) == T0 + 16 * S
+
 
 class TestChangedSpec:
     def changed(self, before: ComponentSpec, after: ComponentSpec, *events: Any) -> Machine:
