@@ -174,14 +174,13 @@ class Agent:
                 highest_terms=record.highest,
             )
         )
-        if host.config_broken:
-            self.post(ConfigFailed(error="it is wrong"))
-        else:
-            self.post(self._configuration())
+        # A wrong configuration leaves the last good one in force.
+        self.post(self._configuration())
 
     def _configuration(self) -> ConfigLoaded:
         host = self.host
-        host.spec = host.wanted_spec
+        if not host.config_broken:
+            host.spec = host.wanted_spec
         recorded = {found.component: found for found in host.record.found}
         found, past = [], {item.component: item for item in host.record.past}
         for component in {process.component for process in host.processes.values() if process.component}:
@@ -202,7 +201,8 @@ class Agent:
                     lease_until_ns=main.env_lease_ns,
                 )
             found.append(known)
-        return ConfigLoaded(spec=host.spec, found=tuple(found), past=tuple(past.values()))
+        warning = "it is wrong" if host.config_broken else None
+        return ConfigLoaded(spec=host.spec, found=tuple(found), past=tuple(past.values()), warning=warning)
 
     def reload(self) -> None:
         """Read the configuration again."""

@@ -53,10 +53,10 @@ MUTATIONS = (
         "if said.term < 0:",
     ),
     Mutation(
-        "standby ignored",
-        CORE + "facts.py",
-        "name=said.fact, authority=said.authority, value=said.value, term=term",
-        "name=said.fact, authority=said.authority, value=True, term=term",
+        "standby does not reach whoever depends on it",
+        CORE + "turn.py",
+        "        self.mark(*followers)\n",
+        "",
     ),
     Mutation(
         "expired lease still believed",
@@ -179,12 +179,6 @@ MUTATIONS = (
         CORE + "component.py",
         "            case Stalled():\n                self.stalled(event)",
         "            case Stalled():\n                pass",
-    ),
-    Mutation(
-        "the fuse is armed after the spawn",
-        SHELL + "agent.py",
-        "host.arm_fuse(action.component, action.generation, action.lease_valid_until_ns - LEASE_MARGIN_NS)",
-        "pass",
     ),
     Mutation(
         "the fuse is not armed anew",
