@@ -356,7 +356,7 @@ def test_a_remedy_repeats_no_mistake(site: Site) -> None:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
-    .filter(lambda text: text.isprintable()), min_size=1, max_size=4))  # fmt: skip
+    .filter(lambda text: text.isprintable() and "$" not in text), min_size=1, max_size=4))  # fmt: skip
 def test_the_list_of_a_remedy_is_yaml(site: Site, words: list[str]) -> None:
     """Whoever copies the list from the remedy has the very words of the command."""
     text = shlex.join(words)
