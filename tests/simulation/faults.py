@@ -23,7 +23,7 @@ class Rates:
 
     crash_at_start: float = 0.05
     hang_at_start: float = 0.02
-    ignore_term: float = 0.1
+    ignore_term: float = 0.2
     slow_term: float = 0.1
     fail_spawn: float = 0.03
     fail_probe: float = 0.002

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tests.simulation.processes import Process
 
 MAX_QUEUE = 2000
-MAX_RESTARTS_PER_MINUTE = 60
-"""A component that dies at birth doubles its delay: nothing comes near this but a spinning supervisor."""
+MAX_RESTARTS_PER_MINUTE = 25
+"""A component that dies at birth doubles its delay: ten starts in a minute, and some that operators ask for."""
 REPLAYED_STEPS = 50
 """Each so manieth step is done twice, to see that identical histories give identical actions."""
 

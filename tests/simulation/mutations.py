@@ -200,9 +200,10 @@ MUTATIONS = (
     ),
     Mutation(
         "a command is answered before the write",
-        CORE + "commands.py",
-        "    if item.start is None:",
-        "    if item.start is None and False:",
+        CORE + "turn.py",
+        "        self.actions.append(WriteFacts(seq=seq,",
+        "        if command is not None:\n            self.reply(command.id, answer)\n"
+        "        self.actions.append(WriteFacts(seq=seq,",
     ),
 )
 
