@@ -132,6 +132,8 @@ def _grandchild(cluster: Cluster, host: Host, lasts_ns: int) -> None:
         for process in host.mains(component):
             child = host.new_process(None, parent=process)
             cluster.world.later(lasts_ns, lambda child=child: child.signal(9))  # type: ignore[misc]
+            # And its parent dies at once: what it left is still there.
+            process.later(NS_PER_MS, lambda process=process: process.signal(9))  # type: ignore[misc]
 
 
 def _partition(cluster: Cluster, host: Host, lasts_ns: int) -> None:
@@ -141,6 +143,7 @@ def _partition(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 
 def _disk_full(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     host.disk.full = True
+    _flap(cluster, host, times=2)
     cluster.world.later(lasts_ns, lambda: setattr(host.disk, "full", False))
 
 
@@ -201,6 +204,32 @@ def _commands(cluster: Cluster, host: Host, lasts_ns: int) -> None:
         )
 
 
+def _flap(cluster: Cluster, host: Host, *, times: int) -> None:
+    """An operator who cannot decide, with milliseconds in between; the last word is a start."""
+    rng = cluster.world.rng("operators")
+    component = rng.choice([spec.name for spec in host.spec.components])
+    at = 0
+    for _ in range(times):
+        for verb in (Verb.STOP, Verb.START):
+            at += rng.randrange(1, 30 * NS_PER_MS)
+            cluster.world.later(at, lambda verb=verb: cluster.operator(host, verb, component))  # type: ignore[misc]
+
+
+def _undecided(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    del lasts_ns
+    _flap(cluster, host, times=6)
+
+
+def _killed_in_a_start(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """The agent dies within milliseconds of a restart that an operator asked for."""
+    rng = cluster.world.rng("operators")
+    for spec in host.spec.components:
+        cluster.operator(host, Verb.RESTART, spec.name)
+        for process in host.mains(spec.name):
+            process.signal(9)
+    cluster.world.later(rng.randrange(1, 60 * NS_PER_MS), lambda: host.kill_agent(min(lasts_ns, 100 * NS_PER_MS)))
+
+
 def _decommission(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     cluster.operator(host, Verb.DECOMMISSION, None)
     cluster.world.later(lasts_ns, lambda: cluster.operator(host, Verb.RECOMMISSION, None))
@@ -224,6 +253,7 @@ def _crash_loop(cluster: Cluster, host: Host, lasts_ns: int) -> None:
         if process.component is not None:
             process.signal(9)
     cluster.world.later(lasts_ns, lambda: setattr(host, "crash_loop", False))
+    cluster.world.later(lasts_ns // 2, lambda: _flap(cluster, host, times=3))
 
 
 def _uninterruptible(cluster: Cluster, host: Host, lasts_ns: int) -> None:
@@ -259,4 +289,6 @@ KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "controller drains": _controller_drains,
     "uninterruptible": _uninterruptible,
     "crash loop": _crash_loop,
+    "undecided operator": _undecided,
+    "agent killed in a start": _killed_in_a_start,
 }
