@@ -39,8 +39,6 @@ from node_manager.core.events import (
     FactsWriteFailed,
     FactsWritten,
     Found,
-    KeptHold,
-    KeptLease,
     Outcome,
     Past,
     PreStartDone,
@@ -53,9 +51,10 @@ from node_manager.core.events import (
     WallClock,
 )
 from node_manager.core.nodestate import NodeState
-from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
-from node_manager.core.spec import LEASE_MARGIN_NS, KillScope
+from node_manager.core.spec import LEASE_MARGIN_NS
+from node_manager.runtime.process import ProcessRecord
+from node_manager.runtime.recording import Recorder
 from tests.simulation.processes import SIGKILL, Process
 from tests.simulation.world import NS_PER_MS, NS_PER_S, Timer
 
@@ -81,6 +80,7 @@ class Agent:
         self.spawning: set[tuple[str, int]] = set()
         """Spawns between the decision and exec."""
         self.waiting_trees: dict[str, int] = {}
+        self.recorder = Recorder(boot_id=f"boot{host.boot}", nonce="", agent_pid=0)
         self.answers: dict[int, Callable[[bool], None]] = {}
         self.next_id = 1
         self.born_ns = host.world.now
@@ -171,7 +171,7 @@ class Agent:
                 unreadable=unreadable,
                 leases=record.leases,
                 holds=record.holds,
-                highest_terms=record.highest,
+                highest_terms=record.highest_terms,
             )
         )
         # A wrong configuration leaves the last good one in force.
@@ -181,7 +181,7 @@ class Agent:
         host = self.host
         if not host.config_broken:
             host.spec = host.wanted_spec
-        recorded = {found.component: found for found in host.record.found}
+        recorded = {kept.found.component: kept.found for kept in host.record.processes}
         found, past = [], {item.component: item for item in host.record.past}
         for component in {process.component for process in host.processes.values() if process.component}:
             mains = host.mains(component)
@@ -201,6 +201,7 @@ class Agent:
                     lease_until_ns=main.env_lease_ns,
                 )
             found.append(known)
+            self.recorder.adopted(known)
         warning = "it is wrong" if host.config_broken else None
         return ConfigLoaded(spec=host.spec, found=tuple(found), past=tuple(past.values()), warning=warning)
 
@@ -227,11 +228,9 @@ class Agent:
         """The pidfd of a main process became readable."""
         assert process.component is not None
         component, generation = process.component, process.generation
-        spec = self.state.members.get(component)
         left = len([item for item in self.host.tree(component) if item is not process])
         jitter = self.rng.randrange(1024)
         self.post(Exited(component=component, generation=generation, status=status, left=left, jitter=jitter))
-        del spec
 
     def hear(self, process: Process, beat: Beat) -> None:
         """A heartbeat came; only the main process of the current generation may speak."""
@@ -285,6 +284,7 @@ class Agent:
         """Decided → forked → last look at the clock → exec; the agent or the child can be stopped at each step."""
         host = self.host
         faults = host.cluster.faults
+        self.recorder.spawned(action)
 
         key = (action.component, action.generation)
         self.spawning.add(key)
@@ -411,61 +411,22 @@ class Agent:
     # --- the record -------------------------------------------------------------------------------------------------
 
     def keep_record(self) -> None:
-        """Hand the record to the writer thread: it is on the file system a moment later, if the agent lives so long."""
-        found = []
-        for name, member in self.state.members.items():
-            run = member.state.run
-            if run is None or run.pid is None:
-                continue
-            stop = member.spec.stop
-            found.append(
-                Found(
-                    component=name,
-                    pid=run.pid,
-                    generation=member.state.generation,
-                    started_ns=run.started_ns,
-                    started_before=run.passed_startup,
-                    ready=member.state.ready,
-                    restarts=member.state.restarts,
-                    failures=member.state.failures,
-                    terms=run.terms,
-                    lease_until_ns=run.lease_until_ns,
-                    spec_digest=process_digest(member.spec),
-                    stop_signal=stop.signal,
-                    stop_timeout_ns=stop.timeout_ns,
-                    stop_tree=stop.kill_scope is KillScope.TREE,
-                )
+        """Hand the runtime record to the writer thread: it is on the file system a moment later, if the agent lives."""
+        running = tuple(
+            ProcessRecord(
+                component=process.component,
+                generation=process.generation,
+                pid=process.pid,
+                start_ticks=process.pid,
+                started_ns=process.started_ns,
             )
-        leases = tuple(
-            KeptLease(
-                fact=fact.name,
-                authority=fact.authority,
-                value=fact.value,
-                term=fact.term,
-                valid_until_ns=fact.valid_until_ns,
-            )
-            for fact in self.state.table.leased.values()
+            for process in self.host.processes.values()
+            if process.component is not None and process.alive
         )
-        holds = tuple(
-            KeptHold(
-                component=name,
-                reason=member.state.hold,
-                since_ns=member.state.hold_since_ns,
-                generation=member.state.generation,
-            )
-            for name, member in self.state.members.items()
-            if member.state.hold is not None
-        )
-        past = tuple(
-            Past(component=name, generation=member.state.generation, restarts=member.state.restarts)
-            for name, member in self.state.members.items()
-        )
-        highest = tuple(sorted(self.state.table.highest.items()))
+        made = self.recorder.record(self.state, running)
 
         def write() -> None:
             if not self.dead:
-                record = self.host.record
-                record.found, record.leases, record.holds = tuple(found), leases, holds
-                record.past, record.highest = past, highest
+                self.host.record = made
 
         self.world.later(self.rng.randrange(1, 3 * NS_PER_MS), write)

@@ -37,16 +37,12 @@ probe of 60 s, and a stop."""
 
 @dataclass(slots=True)
 class Assumptions:
-    """What DESIGN 5 assumes. Each can be broken, to show that it is needed."""
+    """Assumptions that can be broken, to show that they are needed."""
 
     fuse: bool = True
     clock_rates: bool = True
     """Clock rates differ by at most rho."""
-    kill_works: bool = True
-    """SIGKILL is effective."""
     store_keeps_leases: bool = True
-    authority_keeps_promise: bool = True
-    """A controller never states more than its lease."""
 
 
 def manager_components() -> tuple[ComponentSpec, ...]:

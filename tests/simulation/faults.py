@@ -154,9 +154,9 @@ def _disk_slow(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 
 def _record_lost(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     del cluster
-    from tests.simulation.host import Record
+    from tests.simulation.host import EMPTY
 
-    host.record = Record()
+    host.record = EMPTY
     host.kill_agent(min(lasts_ns, 2 * NS_PER_S))
 
 

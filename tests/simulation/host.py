@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node_manager.core.durable import DurableFacts
-from node_manager.core.events import Beat, Command, ExitStatus, Found, KeptHold, KeptLease, Past, Verb
+from node_manager.core.events import Beat, Command, ExitStatus, Verb
 from node_manager.core.spec import NodeSpec
+from node_manager.runtime.record import RuntimeRecord
 from tests.simulation.agent import Agent
 from tests.simulation.processes import RECONNECT_NS, ROUND_TRIP_NS, SIGKILL, Process
 from tests.simulation.programs import Component, Controller, Scheduler, Worker
@@ -24,15 +25,8 @@ if TYPE_CHECKING:
 PROGRAMS: dict[str, type[Component]] = {"controller": Controller, "scheduler": Scheduler, "worker": Worker}
 
 
-class Record:
-    """The runtime record as the last completed write left it."""
-
-    def __init__(self) -> None:
-        self.found: tuple[Found, ...] = ()
-        self.leases: tuple[KeptLease, ...] = ()
-        self.holds: tuple[KeptHold, ...] = ()
-        self.past: tuple[Past, ...] = ()
-        self.highest: tuple[tuple[str, int], ...] = ()
+EMPTY = RuntimeRecord(boot_id="", nonce="")
+"""The runtime record before the first write, or lost."""
 
 
 class Disk:
@@ -61,7 +55,7 @@ class Host:
         self.suspended = False
         self.crash_loop = False
         self.processes: dict[int, Process] = {}
-        self.record = Record()
+        self.record = EMPTY
         self.disk = Disk()
         self.agent: Agent | None = None
         self.agent_frozen = False
@@ -71,7 +65,6 @@ class Host:
         self.rng = self.world.rng(f"{name}/host")
         self.fuses: dict[str, tuple[int, int]] = {}
         """Component -> (generation, deadline in this host's clock); a blown one stays until it is armed anew."""
-        self._fuse_wakes: dict[str, object] = {}
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -243,7 +236,7 @@ class Host:
             process.alive = False
         self.processes.clear()
         self.fuses.clear()
-        self.record = Record()
+        self.record = EMPTY
         self.boot += 1
         self.world.later(self.rng.randrange(5 * NS_PER_S, 60 * NS_PER_S), self.start_agent)
 

@@ -57,7 +57,6 @@ class Process:
     """When it was last stopped, in the world's time."""
     killed: bool = False
     job: bool = False
-    env_terms: tuple[tuple[str, int], ...] = ()
     env_lease_ns: int | None = None
     children: list[Process] = field(default_factory=list)
     deferred: list[Callable[[], None]] = field(default_factory=list)
