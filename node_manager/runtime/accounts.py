@@ -58,6 +58,13 @@ class Accounts:
         self._kept[name] = (now_ns, account)
         return account
 
+    def uid(self, name: str | None) -> int | None:
+        """Return the number of this user, of the agent's own for None; None where there is no such user."""
+        try:
+            return self.find(name).uid
+        except AccountError:
+            return None
+
 
 def _own() -> Account:
     uid = os.geteuid()

@@ -57,7 +57,7 @@ from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
 from node_manager.heartbeat.server import HeartbeatServer
 from node_manager.runtime import lastgood, record, rundir, store
-from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns
 from node_manager.runtime.configuration import Configuration
 from node_manager.runtime.history import History
@@ -107,7 +107,7 @@ class Agent:
         self.dropped = 0
         """Heartbeats and notify datagrams dropped because the queue was full."""
         self.turns = 0
-        """Completed turns of the loop; what feeds a watchdog."""
+        """Completed turns of the loop, for metrics."""
         self._user = user
         self._finished = finished
         self._random = random.Random()  # noqa: S311 - jitter, no secret
@@ -369,9 +369,8 @@ class Agent:
 
     def _listen_to(self, spec: ComponentSpec, generation: int) -> None:
         """Have the component's notify socket take this generation's datagrams. Raises OSError."""
-        try:
-            uid = self._accounts.find(spec.user).uid
-        except AccountError:
+        uid = self._accounts.uid(spec.user)
+        if uid is None:
             uid = os.geteuid()  # nobody can be started under that name, so nobody else is to speak
         self._notified.add(spec.name)
         self.notify.open(spec.name, generation, spec.notify_access, uid=uid)
@@ -438,10 +437,12 @@ class Agent:
         """Hand a configuration to the core; the first one with everything that an earlier agent left."""
         if not self._booted:
             self._booted = True
-            self._takeover.boot(spec, ids, warning)
-        else:
-            for command_id in ids or (None,):
-                self.post(ConfigLoaded(spec=spec, command_id=command_id))
+            self._takeover.boot(spec, ids[0] if ids else None, warning)
+            ids = ids[1:]
+        elif not ids:
+            self.post(ConfigLoaded(spec=spec, warning=warning))
+        for command_id in ids:
+            self.post(ConfigLoaded(spec=spec, command_id=command_id, warning=warning))
         if warning is None:
             self._writer.write_config(lastgood.encode(spec))
 

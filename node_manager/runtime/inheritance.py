@@ -1,12 +1,11 @@
 """What an agent takes over from an earlier one of this boot, as the core wants to hear it."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
 from node_manager.core.events import KeptHold, Past
 from node_manager.core.spec import NodeSpec
-from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.adoption import Ambiguous, Findings
 from node_manager.runtime.record import RuntimeRecord
 
@@ -66,13 +65,7 @@ def expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:
     def uid(component: str) -> int | None:
         if component not in users:
             return None
-        user = users[component]
-        if user is None:
-            return os.geteuid()
-        try:
-            return accounts.find(user).uid
-        except AccountError:
-            return None
+        return accounts.uid(users[component])
 
     return uid
 

@@ -43,7 +43,7 @@ class Takeover:
         self._ambiguous: set[str] = set()
         """Components that several processes claimed to be."""
 
-    def boot(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
+    def boot(self, spec: NodeSpec, command_id: int | None, warning: str | None) -> None:
         """Take charge under the first configuration. Raises OSError when it cannot look for what runs."""
         stored = self._store.load(spec.host.instance_id or machine_id() or spec.host.name)
         kept, note = record.read(self._settings.record_file, boot_id=self._boot_id, nonce=self._nonce)
@@ -78,7 +78,7 @@ class Takeover:
                 spec=spec,
                 found=tuple(adopted),
                 past=inheritance.past(kept, findings),
-                command_id=ids[0] if ids else None,
+                command_id=command_id,
                 warning=warning,
             )
         )
