@@ -1,10 +1,10 @@
 """What operators ask for. Every command is answered exactly once: done, or refused with the rule that forbids it."""
 
-from dataclasses import replace
 from typing import assert_never
 
 from node_manager.core import claims, latches
 from node_manager.core.actions import RunHelper, Signal
+from node_manager.core.changed import replace
 from node_manager.core.durable import MAX_HOLDS, DurableFacts, Hold, Latch, Maintenance
 from node_manager.core.events import Command, HostState, Verb
 from node_manager.core.facts import HOST_PREFIX

@@ -6,12 +6,12 @@ Whatever arrives in between is kept as data (`state.want`, `aim`, `forced`) and 
 that a stop or a start asked for during any transition is never lost.
 """
 
-from dataclasses import replace
 from typing import assert_never
 
 from node_manager.core import backoff, probes
 from node_manager.core import run as runs
 from node_manager.core.actions import Action, EndRun, RunPreStart, RunProbe, Spawn
+from node_manager.core.changed import replace
 from node_manager.core.events import (
     Beat,
     Found,

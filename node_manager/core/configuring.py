@@ -1,8 +1,7 @@
 """Taking up a configuration: the first one with whatever an earlier agent left running, later ones as a change."""
 
-from dataclasses import replace
-
 from node_manager.core import facts
+from node_manager.core.changed import replace
 from node_manager.core.events import ConfigFailed, ConfigLoaded, Found
 from node_manager.core.happenings import Adopted, RestartAsked, Updated
 from node_manager.core.nodestate import Member, NodePhase, remember

@@ -6,8 +6,9 @@ until its own end and not an instant longer (DESIGN, "Facts").
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from node_manager.core.changed import replace
 from node_manager.core.events import KeptLease
 from node_manager.core.intent import Lease
 from node_manager.core.spec import NS_PER_S, ComponentSpec, stop_budget_ns

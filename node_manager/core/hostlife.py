@@ -1,11 +1,11 @@
 """A host on its way out of the cluster, and back: what the controller says of it, drains, mapped exit statuses."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
 
 from node_manager.core import latches
 from node_manager.core.actions import RunHelper, SendLevels, Signal
+from node_manager.core.changed import replace
 from node_manager.core.durable import Latch
 from node_manager.core.events import Beat, Exited, HostState
 from node_manager.core.facts import HOST_PREFIX

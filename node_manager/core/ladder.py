@@ -4,10 +4,10 @@
 when. Both live for one call of `component.step`.
 """
 
-from dataclasses import replace
 from typing import assert_never
 
 from node_manager.core.actions import Action, CancelPreStart, CancelSpawn, KillTree, Log, Signal
+from node_manager.core.changed import replace
 from node_manager.core.facts import is_leased
 from node_manager.core.intent import Rule
 from node_manager.core.run import Phase, Run

@@ -4,12 +4,12 @@ Pure: no I/O, no clock, no randomness. `now` is CLOCK_BOOTTIME in nanoseconds an
 and events give identical results.
 """
 
-from dataclasses import replace
 from typing import assert_never
 
 from node_manager.core import commands, configuring, facts, hostlife
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, WriteFacts
+from node_manager.core.changed import replace
 from node_manager.core.events import (
     Beat,
     Booted,

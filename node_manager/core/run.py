@@ -3,11 +3,12 @@
 Nothing here outlives the run: counts re-arm with every restart because a new run is a new value.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
 from node_manager.core import probes
+from node_manager.core.changed import replace
 from node_manager.core.events import Beat, Notified, ProbeDone
 from node_manager.core.probes import ProbeState
 from node_manager.core.spec import (

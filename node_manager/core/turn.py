@@ -4,11 +4,10 @@ A turn lives for one call of `node.step` and is invisible outside: the step as a
 are copied once at its beginning and are the turn's own until `result` hands them out.
 """
 
-from dataclasses import replace
-
 from node_manager.core import claims, component, facts, latches
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, Finish, Log, Reply, SendLevels, WriteFacts
+from node_manager.core.changed import replace
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import Command
 from node_manager.core.happenings import ComponentEvent, Wanted

@@ -6,9 +6,10 @@ applied: they act at once. A permissive change acts when it is durable, so a cra
 disk does not say.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from node_manager.core import latches
+from node_manager.core.changed import replace
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import Command
 from node_manager.core.latches import Change
