@@ -55,6 +55,7 @@ from node_manager.core.run import Phase
 from node_manager.core.spec import LEASE_MARGIN_NS
 from node_manager.runtime.process import ProcessRecord
 from node_manager.runtime.recording import Recorder
+from tests.simulation.invariants import Violation
 from tests.simulation.processes import SIGKILL, Process
 from tests.simulation.world import NS_PER_MS, NS_PER_S, Timer
 
@@ -139,7 +140,10 @@ class Agent:
     def step(self, event: Event) -> None:
         before = self.state
         now = self.host.clock()
-        self.state, actions = core.step(before, event, now)
+        try:
+            self.state, actions = core.step(before, event, now)
+        except AssertionError as error:
+            raise Violation("machine consistent", f"{self.host.name}: {error}") from error
         self.host.cluster.invariants.stepped(self, before, event, self.state, actions, now)
         for action in actions:
             self.carry_out(action)

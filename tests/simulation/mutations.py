@@ -1,235 +1,70 @@
-"""Planted faults: each is one small change of the core, or of the modelled shell, that the simulator must find.
+"""Planted faults: each is one small change that the simulator must find (`planted.py` lists them).
 
 `python -m tests.simulation.mutations` applies each to a copy of the source, runs seeds on it until an invariant breaks,
-and prints the table. A fault that survives means a missing invariant or a missing fault.
+and prints the table: fault, seed, invariant. A fault that survives means a missing invariant or a missing fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tests.simulation.planted import MUTATIONS, Mutation
+
 ROOT = Path(__file__).parents[2]
-SEEDS = 60
+SEEDS = 100
 """Seeds tried for each fault; CI runs more than these without a fault."""
-CORE = "node_manager/core/"
-SHELL = "tests/simulation/"
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One planted fault: in `file`, `old` (which stands there once) becomes `new`."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-
-
-MUTATIONS = (
-    Mutation(
-        "generation check dropped",
-        CORE + "component.py",
-        "if self.state.run is not None and event.generation == self.state.generation:",
-        "if self.state.run is not None:",
-    ),
-    Mutation("stop budget forgotten", CORE + "facts.py", "budget_ns = stop_budget_ns(spec)", "budget_ns = 0"),
-    Mutation(
-        "lease margin zero, kill at the lease's end",
-        CORE + "ladder.py",
-        "run.lease_until_ns - self.spec.stop.kill_timeout_ns - LEASE_MARGIN_NS)",
-        "run.lease_until_ns + 10 * LEASE_MARGIN_NS)",
-    ),
-    Mutation(
-        "term ignored",
-        CORE + "facts.py",
-        "if said.term < table.highest.get(said.fact, 0):",
-        "if said.term < 0:",
-    ),
-    Mutation(
-        "standby does not reach whoever depends on it",
-        CORE + "turn.py",
-        "        self.mark(*followers)\n",
-        "",
-    ),
-    Mutation(
-        "expired lease still believed",
-        CORE + "facts.py",
-        "if now < fact.valid_until_ns - budget_ns:",
-        "if now < fact.valid_until_ns + 60 * NS_PER_S:",
-    ),
-    Mutation(
-        "a new term does not restart",
-        CORE + "component.py",
-        "            elif self.state.aim is Aim.NONE:\n                # The stop stays",
-        "            elif self.now < 0:\n                # The stop stays",
-    ),
-    Mutation(
-        "restrictive change waits for the disk",
-        CORE + "writeback.py",
-        "        if not latches.is_permissive(facts, item.change):\n            facts",
-        "        if latches.is_permissive(facts, item.change) and False:\n            facts",
-    ),
-    Mutation(
-        "permissive change acts before it is durable",
-        CORE + "writeback.py",
-        "        if not latches.is_permissive(facts, item.change):\n            facts",
-        "        if True:\n            facts",
-    ),
-    Mutation(
-        "written changes are forgotten",
-        CORE + "writeback.py",
-        "replace(wb, durable=facts, pending=left,",
-        "replace(wb, pending=left,",
-    ),
-    Mutation(
-        "a failed write is not tried again",
-        CORE + "writeback.py",
-        "retry_at_ns=now + RETRY_NS)",
-        "retry_at_ns=None)",
-    ),
-    Mutation(
-        "backoff has no delay",
-        CORE + "backoff.py",
-        "max(ended_ns, started_ns + delay_ns(spec, failures, jitter))",
-        "ended_ns",
-    ),
-    Mutation(
-        "backoff's deadline is not set",
-        CORE + "component.py",
-        "            self.state = replace(self.state, deadline_ns=state.not_before_ns)\n",
-        "",
-    ),
-    Mutation(
-        "a stop does not end what starts",
-        CORE + "component.py",
-        "        if self.state.aim is not Aim.NONE:\n            self.signal_stop(run, self.state.reason)\n"
-        "            return\n",
-        "",
-    ),
-    Mutation(
-        "a stop in BACKOFF is lost",
-        CORE + "component.py",
-        "        elif not want.up:\n            self.idle(State.STOPPED, want.reason)\n        elif state.hold",
-        "        elif not want.up and state.state is not State.BACKOFF:\n"
-        "            self.idle(State.STOPPED, want.reason)\n        elif state.hold",
-    ),
-    Mutation(
-        "SIGKILL is never sent",
-        CORE + "component.py",
-        '            self.kill(f"{self.state.reason}; did not stop in time")',
-        "            self.state = replace(self.state, deadline_ns=self.now + 3600 * NS_PER_S)",
-    ),
-    Mutation(
-        "the tree is not cleared before the next run",
-        CORE + "ladder.py",
-        "return self.state.litter and self.clears_tree()",
-        "return False",
-    ),
-    Mutation(
-        "the kill scope of the worker is the tree",
-        CORE + "ladder.py",
-        "return self.spec.stop.kill_scope is KillScope.TREE or self.state.want.clear_tree",
-        "return True",
-    ),
-    Mutation(
-        "what is found running is started again",
-        CORE + "component.py",
-        "if self.state.run is not None or self.state.state is not State.STOPPED:\n            return",
-        "if True:\n            return",
-    ),
-    Mutation(
-        "a spawn is not cancelled",
-        CORE + "ladder.py",
-        "self.actions.append(CancelSpawn(component=self.spec.name, generation=self.state.generation))",
-        "pass",
-    ),
-    Mutation(
-        "exit 79 does not latch",
-        CORE + "hostlife.py",
-        "    if epoch is None or epoch <= turn.node.in_force.released_epoch:",
-        "    if True:",
-    ),
-    Mutation(
-        "the controller's word needs no newer epoch",
-        CORE + "latches.py",
-        "    if epoch <= facts.epoch_seen:\n        return None\n",
-        "",
-    ),
-    Mutation(
-        "the two latches are one",
-        CORE + "latches.py",
-        "            return replace(facts, controller_latch=None, epoch_seen=change.epoch)",
-        "            return replace(facts, controller_latch=None, operator_latch=None, epoch_seen=change.epoch)",
-    ),
-    Mutation(
-        "recommission is not remembered",
-        CORE + "latches.py",
-        "                doubt=None,\n                released_epoch=max(facts.released_epoch, facts.epoch_seen),",
-        "                doubt=None,\n                released_epoch=0,",
-    ),
-    Mutation(
-        "the stall is not discounted, deadlines pass",
-        CORE + "component.py",
-        "            case Stalled():\n                self.stalled(event)",
-        "            case Stalled():\n                pass",
-    ),
-    Mutation(
-        "the fuse is not armed anew",
-        SHELL + "agent.py",
-        "            self.keep_fuses()\n",
-        "",
-    ),
-    Mutation(
-        "no last look at the clock before exec, no group kept empty",
-        SHELL + "agent.py",
-        "            if action.not_after_ns is not None and host.clock() >= action.not_after_ns:\n",
-        "            if action.not_after_ns is not None and False:\n",
-    ),
-    Mutation(
-        "a child before exec outlives its agent",
-        SHELL + "agent.py",
-        "            if self.dead or key not in self.spawning or host.boot != boot:\n",
-        "            if host.boot != boot:\n",
-    ),
-    Mutation(
-        "a command is answered before the write",
-        CORE + "turn.py",
-        "        self.actions.append(WriteFacts(seq=seq,",
-        "        if command is not None:\n            self.reply(command.id, answer)\n"
-        "        self.actions.append(WriteFacts(seq=seq,",
-    ),
-)
+COPIED = ("node_manager", "tests/__init__.py", "tests/simulation")
+"""What the simulator consists of."""
+_FAILURE = re.compile(r"^seed (?P<seed>\d+): (?P<invariant>[^:]+): ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the simulator said of one planted fault."""
+    """What the simulator said of one planted fault: the first seed that found it, or None: it survived."""
 
     mutation: Mutation
-    found: str | None
-    """The line of the first failure, or None: it survived."""
+    seed: int | None
+    invariant: str = ""
+
+    def __str__(self) -> str:
+        found = "SURVIVED" if self.seed is None else f"seed {self.seed:<4}  {self.invariant}"
+        return f"{self.mutation.name:64}  {found}"
+
+
+def misplaced(mutation: Mutation, root: Path = ROOT) -> str | None:
+    """Return why a fault cannot be planted, or None: its text must be there exactly once."""
+    times = (root / mutation.file).read_text(encoding="utf-8").count(mutation.old)
+    return None if times == 1 else f"{mutation.name}: its text is in {mutation.file} {times} times"
 
 
 def plant(mutation: Mutation, tree: Path) -> None:
     """Make a copy of what the simulator runs, with the fault in it. ValueError where the text is not there once."""
-    for name in ("node_manager", "tests"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "unit", "integration"))
+    problem = misplaced(mutation)
+    if problem is not None:
+        raise ValueError(problem)
+    for name in COPIED:
+        source, target = ROOT / name, tree / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
     path = tree / mutation.file
-    text = path.read_text(encoding="utf-8")
-    if text.count(mutation.old) != 1:
-        raise ValueError(f"{mutation.name}: {mutation.file} has the text {text.count(mutation.old)} times")
-    path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace(mutation.old, mutation.new), encoding="utf-8")
 
 
 def try_one(mutation: Mutation, seeds: int = SEEDS) -> Verdict:
-    """Run seeds on a copy with the fault until one fails."""
+    """Run seeds on a copy with the fault until one fails. RuntimeError where the copy does not run at all."""
     with tempfile.TemporaryDirectory(prefix="xce-mutation") as name:
         tree = Path(name)
         plant(mutation, tree)
@@ -241,25 +76,33 @@ def try_one(mutation: Mutation, seeds: int = SEEDS) -> Verdict:
             text=True,
             check=False,
         )
-    failures = [line for line in result.stdout.splitlines() if line.startswith("seed ")]
-    if failures:
-        return Verdict(mutation, failures[0])
-    return Verdict(mutation, f"crash: {result.stderr.strip().splitlines()[-1]}" if result.returncode else None)
+    found = _FAILURE.search(result.stdout)
+    if found is not None:
+        return Verdict(mutation, int(found["seed"]), found["invariant"])
+    if result.returncode != 0:
+        raise RuntimeError(f"{mutation.name}: {result.stdout}{result.stderr}")
+    return Verdict(mutation, None)
 
 
 def main() -> int:
     """Print the table; the exit status says whether every fault was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="seeds tried for each fault")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults tried at the same time")
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains this")
+    parser.add_argument("--check", action="store_true", help="only see whether each fault can be planted")
     args = parser.parse_args()
+    chosen = [mutation for mutation in MUTATIONS if args.only in mutation.name]
+    if args.check:
+        problems = [problem for problem in map(misplaced, chosen) if problem is not None]
+        print("\n".join(problems) or f"{len(chosen)} faults can be planted")
+        return 1 if problems else 0
     survived = 0
-    for mutation in MUTATIONS:
-        if args.only in mutation.name:
-            verdict = try_one(mutation, args.seeds)
-            survived += verdict.found is None
-            print(f"{mutation.name:60}  {verdict.found or 'SURVIVED'}"[:200], flush=True)
-    print(f"{survived} survived" if survived else "all found")
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for verdict in pool.map(partial(try_one, seeds=args.seeds), chosen):
+            survived += verdict.seed is None
+            print(verdict, flush=True)
+    print(f"{len(chosen)} faults, {survived} survived")
     return 1 if survived else 0
 
 

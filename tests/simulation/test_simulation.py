@@ -2,6 +2,8 @@
 
 from tests.simulation.cluster import Assumptions
 from tests.simulation.faults import Fault
+from tests.simulation.mutations import misplaced
+from tests.simulation.planted import MUTATIONS
 from tests.simulation.runner import run_seed
 from tests.simulation.world import NS_PER_S
 
@@ -36,3 +38,14 @@ def test_the_fuse_is_needed() -> None:
 
     assert broken(fuse=True) == {None}
     assert "one scheduler" in broken(fuse=False)
+
+
+def test_each_planted_fault_can_be_planted() -> None:
+    """A line of the core that was rewritten does not silently take its planted fault with it."""
+    assert [problem for problem in map(misplaced, MUTATIONS) if problem is not None] == []
+
+
+def test_no_two_planted_faults_have_one_name() -> None:
+    """The table names each fault, so that `--only` and a report mean one."""
+    names = [mutation.name for mutation in MUTATIONS]
+    assert sorted(set(names)) == sorted(names)
