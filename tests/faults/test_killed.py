@@ -1,0 +1,103 @@
+"""Kill -9, of the agent and of components, at random instants and often."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.ledger import Ledger
+from tests.faults.rig import BYSTANDER, QUICK, Field, kill, python, witness
+from tests.integration.host import Host, wait_until
+
+AGENT_KILLS = 200
+SETTLE_EVERY = 20
+LIFE_S = 1.0
+"""An agent lives for at most this long: about half of them are still starting and adopting when they are killed."""
+COMPONENT_KILLS = 1000
+_WORKER = """
+import os, sys
+# What a worker does: users' jobs in sessions of their own, with its whole environment, that outlive it.
+bystander, notes, then = sys.argv[1:]
+if not os.path.exists(notes):
+    open(notes, "w").close()
+    for number in range(3):
+        if os.fork() == 0:
+            os.setsid()
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", bystander, f"{notes}-{number}"])
+os.execv("/bin/sh", ["/bin/sh", "-c", then])
+"""
+
+
+def worker(base: Path, then: str) -> dict[str, Any]:
+    """Return a component that starts users' jobs, `base`/jobs-0 to 2, and whose end is not theirs."""
+    command = python(_WORKER, BYSTANDER, f"{base}/jobs", witness(base, "worker", then)[-1])
+    return {"command": command, "restart": QUICK, "stop": {"kill_scope": "process"}}
+
+
+@pytest.mark.timeout(600)
+def test_two_hundred_kills_of_the_agent(
+    make_host: Callable[..., Host], place: Path, ledger: Ledger, dice: random.Random
+) -> None:
+    """Kill -9 of the agent 200 times, while it starts, adopts, spawns and probes: nothing is lost, doubled or hurt."""
+    base = place / "h1"
+    probe = {"liveness": {"exec": {"command": ["/bin/true"]}, "period_s": 0.1}}
+    steady = [f"steady{number}" for number in range(3)]
+    components: dict[str, Any] = {name: {"command": witness(base, name), "probes": probe} for name in steady}
+    for number in range(4):
+        # Ends by itself, soon and again and again, and leaves a child in a session of its own behind.
+        then = f"setsid sleep 1000 & exec sleep 0.{number + 1}"
+        components[f"restless{number}"] = {"command": witness(base, f"restless{number}", then), "restart": QUICK}
+    components["worker"] = worker(base, "exec sleep 0.3")
+    field = Field(make_host, ledger, components)
+    field.launch()
+    for number in range(3):
+        field.watch(base / f"jobs-{number}")
+    field.settled()
+    for number in range(1, AGENT_KILLS + 1):
+        at_s = time.monotonic() + dice.uniform(0, LIFE_S)
+        wait_until(lambda at_s=at_s: time.monotonic() >= at_s, "the instant has come")  # type: ignore[misc]
+        field.host.kill_agent()
+        ledger.inject()
+        field.not_doubled()
+        field.launch()
+        if number % SETTLE_EVERY == 0:
+            field.settled()
+            field.kept(*steady)
+            field.untouched()
+    field.end()
+
+
+def test_a_thousand_kills_of_components(
+    make_host: Callable[..., Host], place: Path, ledger: Ledger, dice: random.Random
+) -> None:
+    """Kill -9 of components 1,000 times, several at once, also just as they start: each is replaced, none twice."""
+    base = place / "h1"
+    names = [f"victim{number}" for number in range(20)]
+    # Half of them leave a child that keeps their lock: a start before it is gone would be told of.
+    components: dict[str, Any] = {
+        name: {
+            "command": witness(base, name, "setsid sleep 1000 & exec sleep 1000" if number % 2 else "exec sleep 1000")
+        }
+        | {"restart": QUICK}
+        for number, name in enumerate(names)
+    }
+    components["spared"] = {"command": witness(base, "spared")}
+    components["worker"] = worker(base, "exec sleep 1000") | {"restart": QUICK}
+    field = Field(make_host, ledger, components)
+    field.launch()
+    for number in range(3):
+        field.watch(base / f"jobs-{number}")
+    field.settled()
+    kills = 0
+    while kills < COMPONENT_KILLS:
+        mains = field.observer.mains()
+        for name in dice.sample([*names, "worker"], dice.randint(1, len(names))):
+            kills += sum(kill(seen) for seen in mains.get(name, ()))
+        field.not_doubled(mains)
+    ledger.inject(kills)
+    field.settled()
+    field.kept("spared")
+    field.end()
