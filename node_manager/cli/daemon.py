@@ -39,11 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         case "run":
             from node_manager.cli.running import run
 
-            return run(_sources(args), args.log_dir.absolute())
+            journal = args.record_events
+            return run(_sources(args), args.log_dir.absolute(), None if journal is None else journal.absolute())
         case "check":
             return check(_sources(args), plan=False)
         case "plan":
             return check(_sources(args), plan=True)
+        case "replay":
+            from node_manager.cli.replay import replay
+
+            return replay(args.file)
         case _:
             from node_manager.config.schema import schema_text
 
@@ -134,8 +139,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help=f"components' output, where there is no journal [{DEFAULT_LOG_DIR}]",
     )
+    run.add_argument(
+        "--record-events",
+        type=Path,
+        metavar="FILE",
+        help="append every event and decision to FILE, for `replay`; at most 256 MiB, without environment values",
+    )
     commands.add_parser("check", parents=[common], help="say everything that is wrong with the configuration")
     commands.add_parser("plan", parents=[common], help="check, and print what would run")
+    replay = commands.add_parser("replay", help="make the decisions of a recorded journal again, and compare them")
+    replay.add_argument("file", type=Path, metavar="FILE", help="what `run --record-events` wrote")
     schema = commands.add_parser("schema", help="print JSON Schema for editors")
     schema.add_argument("kind", choices=["boot", "role"], help="of the boot configuration, or of a role file")
     return parser

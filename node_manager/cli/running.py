@@ -1,6 +1,7 @@
 """`xce-node-manager run`: the agent in the foreground, or under systemd."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -14,11 +15,13 @@ from node_manager.api.server import ApiServer
 from node_manager.cli import logs, places
 from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
+from node_manager.core import node as core
 from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
 from node_manager.core.spec import NodeSpec
 from node_manager.core.status import not_ready
 from node_manager.runtime.agent import Agent
 from node_manager.runtime.backend import AgentBackend
+from node_manager.runtime.journal import EventJournal, JournalError
 from node_manager.runtime.notify import SystemdNotifier
 from node_manager.runtime.rundir import RuntimeDirError
 from node_manager.runtime.settings import Settings
@@ -27,17 +30,17 @@ from node_manager.runtime.store import StateDirError
 log = structlog.get_logger("xce-node-manager")
 
 
-def run(sources: Sources, log_dir: Path) -> int:
-    """Run the agent until it has stopped everything; return the exit status."""
+def run(sources: Sources, log_dir: Path, journal: Path | None = None) -> int:
+    """Run the agent until it has stopped everything; return the exit status. `journal`: record every step there."""
     systemd = SystemdNotifier()
     sink = logs.configure(under_systemd=systemd.active)
     try:
-        return _run(sources, log_dir, systemd, sink)
+        return _run(sources, log_dir, journal, systemd, sink)
     finally:
         sink.close()
 
 
-def _run(sources: Sources, log_dir: Path, systemd: SystemdNotifier, sink: logs.Sink) -> int:
+def _run(sources: Sources, log_dir: Path, journal: Path | None, systemd: SystemdNotifier, sink: logs.Sink) -> int:
     spec: NodeSpec | None = None
     if not systemd.active:
         # In the foreground a wrong configuration ends at once, with everything that is wrong.
@@ -50,11 +53,11 @@ def _run(sources: Sources, log_dir: Path, systemd: SystemdNotifier, sink: logs.S
         if problem is not None:
             print(problem, file=sys.stderr)
             return EX_CONFIG
-    settings = Settings(sources=sources, log_dir=log_dir, under_systemd=systemd.active)
+    settings = Settings(sources=sources, log_dir=log_dir, under_systemd=systemd.active, event_journal=journal)
     try:
         places.prepare(settings, [component.name for component in spec.components] if spec is not None else ())
         return _Daemon(settings, systemd, sink).run(spec)
-    except (places.PlaceError, RuntimeDirError, StateDirError, ListenError) as error:
+    except (JournalError, places.PlaceError, RuntimeDirError, StateDirError, ListenError) as error:
         print(error, file=sys.stderr)
         return EX_NOT_SO
     except OSError as error:
@@ -69,11 +72,17 @@ class _Daemon:
         self._systemd = systemd
         self._loop = asyncio.new_event_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
+        self._journal: EventJournal | None = None
         try:
-            self._agent = Agent(self._loop, settings, user=user_name(), finished=self._finish)
+            self._journal, problem = self._open_journal(settings)
+            step = core.step if self._journal is None else self._journal.step
+            self._agent = Agent(self._loop, settings, user=user_name(), finished=self._finish, step=step)
         except BaseException:
+            self._close_journal()
             self._loop.close()
             raise
+        if problem is not None:
+            self._recording_stopped(problem)
         backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
 
@@ -98,6 +107,7 @@ class _Daemon:
         finally:
             self._api.close()
             agent.close()
+            self._close_journal()
             loop.close()
 
     def _finish(self) -> None:
@@ -110,6 +120,36 @@ class _Daemon:
         if not self._done.done():
             self._done.set_exception(error if isinstance(error, BaseException) else RuntimeError(str(context)))
         log.critical("agent.broken", detail=str(context.get("message")), error=repr(error))
+
+    # --- the event journal ----------------------------------------------------------------------------------------
+
+    def _open_journal(self, settings: Settings) -> tuple[EventJournal | None, str | None]:
+        """Return the journal that is asked for, or why there is none. Raises JournalError in the foreground alone.
+
+        Under systemd a file that cannot be recorded to must not keep the host without its supervisor.
+        """
+        if settings.event_journal is None:
+            return None, None
+        try:
+            return EventJournal(settings.event_journal, stopped=self._journal_stopped), None
+        except JournalError as error:
+            if not settings.under_systemd:
+                raise
+            return None, str(error)
+
+    def _journal_stopped(self, why: str) -> None:
+        """Called from the journal's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
+            self._loop.call_soon_threadsafe(self._recording_stopped, why)
+
+    def _recording_stopped(self, why: str) -> None:
+        path = str(self._agent.settings.event_journal)
+        self._agent.troubles[Path(path)] = why
+        self._agent.note("agent.recording_stopped", file=path, why=why)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
     # --- systemd --------------------------------------------------------------------------------------------------
 

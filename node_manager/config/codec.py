@@ -1,9 +1,10 @@
-"""Frozen values as JSON and back: the configuration and the durable facts.
+"""Frozen values as JSON and back: the configuration, the durable facts, and what an event journal holds.
 
-The type hints of `core.spec` and `core.durable` are the schema. A dataclass becomes an object with every one of its
-fields, an enum its value, a tuple a list. Where a union holds dataclasses next to other things than None, the object
-carries its class's name under `kind`. Decoding is strict: an unknown or missing field, a bool for an int, an unknown
-enum value, anything that encoding would not have written is a ValueError whose sentence says where.
+The type hints of `core.spec`, `core.durable`, `core.events` and `core.actions` are the schema. A dataclass becomes an
+object with every one of its fields, an enum its value, a tuple a list. Where a union holds dataclasses next to other
+things than None, the object carries its class's name under `kind`. Decoding is strict: an unknown or missing field, a
+bool for an int, an unknown enum value, anything that encoding would not have written is a ValueError whose sentence
+says where.
 
 The standard library alone: this module lives in the agent.
 """
@@ -14,8 +15,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from node_manager.core.actions import Action
 from node_manager.core.durable import DurableFacts
-from node_manager.core.spec import NodeSpec
+from node_manager.core.events import Event
+from node_manager.core.spec import ComponentSpec, NodeSpec
 
 KIND = "kind"
 """Key that tells the dataclasses of a union apart."""
@@ -41,6 +44,27 @@ def decode_facts(data: object) -> DurableFacts:
     """The durable facts that `encode_facts` wrote; ValueError for anything else."""
     facts: DurableFacts = _decode(DurableFacts, data, "facts")
     return facts
+
+
+def encode_component(spec: ComponentSpec) -> dict[str, Any]:
+    """One component's configuration as JSON values."""
+    return _encode_object(spec)
+
+
+def encode_event(event: Event) -> dict[str, Any]:
+    """An event as JSON values, with its class under `kind`."""
+    return _encode_object(event, tagged=True)
+
+
+def decode_event(data: object) -> Event:
+    """The event that `encode_event` wrote; ValueError for anything else."""
+    event: Event = _decode(Event, data, "event")
+    return event
+
+
+def encode_action(action: Action) -> dict[str, Any]:
+    """An action as JSON values, with its class under `kind`."""
+    return _encode_object(action, tagged=True)
 
 
 @cache

@@ -18,7 +18,6 @@ import structlog
 
 from node_manager.config.load import user_problem
 from node_manager.core import node as core
-from node_manager.core import status
 from node_manager.core.actions import (
     Action,
     CancelPreStart,
@@ -54,21 +53,18 @@ from node_manager.core.events import (
 )
 from node_manager.core.intent import Rule
 from node_manager.core.nodestate import NodePhase, NodeState
-from node_manager.core.spec import NS_PER_S, ComponentSpec, NodeSpec
-from node_manager.heartbeat.server import HeartbeatServer
+from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.runtime import lastgood, record, rundir, store
-from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns
 from node_manager.runtime.configuration import Configuration
 from node_manager.runtime.history import History
-from node_manager.runtime.notify import NotifySockets
 from node_manager.runtime.probers import Probers
 from node_manager.runtime.process import Processes
 from node_manager.runtime.recording import Recorder
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import Store
 from node_manager.runtime.takeover import Takeover
-from node_manager.runtime.vitals import vitals
+from node_manager.runtime.voices import Voices
 from node_manager.runtime.writer import Writer
 
 EVENTS_PER_TURN = 256
@@ -85,12 +81,13 @@ LOG_ALL_REPEATS = 16
 """Repeats of one event beyond this are logged only when their count is a power of two."""
 
 Answer = Callable[[Reply], None]
+Step = Callable[[NodeState, Event, int], tuple[NodeState, tuple[Action, ...]]]
 
 log = structlog.get_logger("xce-node-manager")
 
 
 class Agent:
-    """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit."""
+    """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit; `step` is the core."""
 
     def __init__(
         self,
@@ -99,7 +96,9 @@ class Agent:
         *,
         user: str,
         finished: Callable[[], None],
+        step: Step = core.step,
     ) -> None:
+        self._core_step = step
         self.loop = loop
         self.settings = settings
         self.state = NodeState()
@@ -114,9 +113,6 @@ class Agent:
         self._queue: deque[Event] = deque()
         self._scheduled = False
         self._armed_ns: int | None = None
-        self._accounts = Accounts()
-        self._notified: set[str] = set()
-        """Components that have a notify socket."""
         self._answers: dict[int, Answer] = {}
         self._next_command = 1
         self._recorded: object = None
@@ -156,21 +152,16 @@ class Agent:
             warn=lambda text: log.warning("agent.warning", detail=text),
             ending=self._last_words,
         )
-        self.heartbeats = HeartbeatServer(
+        self._voices = Voices(
             loop,
-            settings.heartbeat_socket,
+            settings,
+            boot_id=self.boot_id,
             post=self.post,
-            identify=self.processes.identify,
-            hello=self._hello,
-            levels=self._levels,
+            processes=self.processes,
+            state=lambda: self.state,
         )
-        self.notify = NotifySockets(
-            loop,
-            settings.notify_dir,
-            post=self.post,
-            identify=self.processes.identify,
-            member=self.processes.member,
-        )
+        self.heartbeats = self._voices.heartbeats
+        self.notify = self._voices.notify
         self._probers = Probers(loop, post=self.post, helpers=self.processes.helpers)
         self._takeover = Takeover(
             settings,
@@ -179,7 +170,7 @@ class Agent:
             store=self._store,
             processes=self.processes,
             recorder=self._recorder,
-            listen=self._listen_to,
+            listen=self._voices.listen_to,
             post=self.post,
         )
         self._configuration = Configuration(loop, settings, loaded=self._config_loaded, failed=self._config_failed)
@@ -206,8 +197,7 @@ class Agent:
         self._closed = True
         self._configuration.close()
         self._probers.close()
-        self.heartbeats.close()
-        self.notify.close_all()
+        self._voices.close()
         self.processes.close()
         self._timer.close()
         self._writer.close(CLOSE_TIMEOUT_S)
@@ -241,12 +231,12 @@ class Agent:
         if why is None:
             self.post(command)
             return
-        self.note_command(command.verb.value, command.by)
+        self.note("command.received", verb=command.verb.value, by=command.by)
         self._carry_out(Reply(id=command.id, ok=False, detail=f"cannot start {name}: {why}", rule=Rule.EXIT_HOLD.value))
 
-    def note_command(self, verb: str, by: str) -> None:
-        """Put a command that is not the core's into the history."""
-        self._log(Log(event="command.received", component=None, fields=(("verb", verb), ("by", by))))
+    def note(self, event: str, **fields: str) -> None:
+        """Put something that is not the core's into the history."""
+        self._log(Log(event=event, component=None, fields=tuple(fields.items())))
 
     # --- the queue ------------------------------------------------------------------------------------------------
 
@@ -262,7 +252,7 @@ class Agent:
 
     def _post_of_process(self, event: Event) -> None:
         if isinstance(event, Exited | SpawnFailed):
-            self.loop.call_soon(self._tidy)
+            self.loop.call_soon(self._voices.tidy)
         self.post(event)
 
     def _turn(self) -> None:
@@ -281,7 +271,7 @@ class Agent:
             self.loop.call_soon(self._turn)
 
     def _step(self, event: Event) -> None:
-        self.state, actions = core.step(self.state, event, boottime_ns())
+        self.state, actions = self._core_step(self.state, event, boottime_ns())
         self._changed = self._changed or bool(actions)
         for action in actions:
             self._carry_out(action)
@@ -292,6 +282,9 @@ class Agent:
         self._armed_ns = core.next_wake_ns(self.state)
         self._timer.arm(self._armed_ns)
         self._keep_record()
+
+    def _last_words(self, component: str, generation: int) -> None:
+        self._voices.last_words(component, generation)
 
     def _on_timer(self) -> None:
         self._note_wall_clock()
@@ -353,7 +346,7 @@ class Agent:
 
     def _spawn(self, action: Spawn) -> None:
         try:
-            self._listen_to(action.spec, action.generation)
+            self._voices.listen_to(action.spec, action.generation)
         except OSError as error:
             self.post(
                 SpawnFailed(
@@ -367,14 +360,6 @@ class Agent:
         self._recorder.spawned(action)
         self.processes.spawn(action)
 
-    def _listen_to(self, spec: ComponentSpec, generation: int) -> None:
-        """Have the component's notify socket take this generation's datagrams. Raises OSError."""
-        uid = self._accounts.uid(spec.user)
-        if uid is None:
-            uid = os.geteuid()  # nobody can be started under that name, so nobody else is to speak
-        self._notified.add(spec.name)
-        self.notify.open(spec.name, generation, spec.notify_access, uid=uid)
-
     def _log(self, action: Log) -> None:
         entry = self.history.add(action, boottime_ns() + _wall_offset_ns())
         count: int = entry.get("count", 1)
@@ -384,36 +369,6 @@ class Agent:
 
     def _jitter(self) -> int:
         return self._random.randrange(JITTER_STEPS)
-
-    # --- what components say and are told ---------------------------------------------------------------------------
-
-    def _last_words(self, component: str, generation: int) -> None:
-        """Take what a process had sent before its end is posted: "decommissioned" comes before its exit status."""
-        self.heartbeats.read_now(component, generation)
-        self.notify.read_now(component, generation)
-
-    def _hello(self, _component: str) -> list[tuple[str, str]]:
-        spec = self.state.spec
-        assert spec is not None, "only a component of the configuration can say hello"
-        return [
-            ("XCE_HEARTBEAT", "1"),
-            ("NODE", spec.host.name),
-            ("INSTANCE_ID", spec.host.instance_id or ""),
-            ("BOOT_ID", self.boot_id),
-            ("ROLES", ",".join(spec.roles)),
-        ]
-
-    def _levels(self, component: str) -> list[tuple[str, str]]:
-        found = status.levels(self.state, component)
-        found.extend(status.expected_back_ms(self.state, boottime_ns()))
-        found.extend(vitals())
-        return found
-
-    def _tidy(self) -> None:
-        """Close the notify sockets of components that do not exist any more."""
-        for name in self._notified - self.state.members.keys():
-            self._notified.discard(name)
-            self.notify.close(name)
 
     # --- configuration --------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class AgentBackend:
 
     def reload(self, by: str, done: Callable[[CommandResult], None]) -> None:
         """Read the configuration again."""
-        self._agent.note_command("reload", by)
+        self._agent.note("command.received", verb="reload", by=by)
         self._agent.reload(_answering(done))
 
     def metrics(self) -> str:

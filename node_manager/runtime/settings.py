@@ -14,6 +14,8 @@ class Settings:
     log_dir: Path | None
     under_systemd: bool = False
     """Then a wrong configuration never ends the agent, and its own user has no special rights on the socket."""
+    event_journal: Path | None = None
+    """Where every step is recorded, or None."""
 
     @property
     def runtime_dir(self) -> Path:
