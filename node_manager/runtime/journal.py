@@ -26,7 +26,7 @@ from typing import Any
 from node_manager import __version__
 from node_manager.config import codec
 from node_manager.core import node as core
-from node_manager.core.actions import Action, RunHelper, RunPreStart, RunProbe, Spawn
+from node_manager.core.actions import Action
 from node_manager.core.events import ConfigLoaded, Event, Found
 from node_manager.core.nodestate import NodeState
 from node_manager.core.ordering import DIGEST_VERSION, digest_differs, process_digest
@@ -48,10 +48,13 @@ ACTIONS, RAISED = OUTCOMES = ("actions", "raised")
 _HEADER_KEY = "xce_event_journal"
 _END_BYTES = 1024
 """Room that is kept for the line that says why recording stopped."""
+_LEAST_SHARE = 16
+"""An agent does not begin to record where less than one part in so many of the limit is left."""
 _DIGEST_BYTES = 8
 _MODE = 0o600
 
 Stopped = Callable[[str], None]
+Write = Callable[[int, bytes], int]
 
 
 class JournalError(Exception):
@@ -72,12 +75,15 @@ class EventJournal:
     """Records the steps of one agent's life, after those of earlier lives in the same file.
 
     Raises JournalError where the file cannot be used. `stopped` is called once, from the journal's own thread, when
-    recording ends before `close`.
+    recording ends before `close`. `write` is write(2).
     """
 
-    def __init__(self, path: Path, *, stopped: Stopped, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, path: Path, *, stopped: Stopped, limit_bytes: int = LIMIT_BYTES, write: Write = os.write
+    ) -> None:
         self._path = path
         self._stopped = stopped
+        self._write = write
         self._limit_bytes = limit_bytes
         self._key = secrets.token_bytes(32)
         self._hidden: dict[ComponentSpec, ComponentSpec] = {}
@@ -150,7 +156,7 @@ class EventJournal:
                 lines.append(line)
             self._append(b"".join(lines))
             if full:
-                return self._end(f"the limit of {self._limit_bytes // 1024 // 1024} MiB is reached")
+                return self._end(f"its limit of {self._limit_bytes} bytes is reached")
             if self._overrun and self._queue.empty():
                 return self._end(f"the disk is too slow: {MAX_WAITING} steps waited for it")
             if ended:
@@ -173,7 +179,7 @@ class EventJournal:
     def _append(self, data: bytes) -> None:
         self._size += len(data)
         while data:
-            data = data[os.write(self._descriptor, data) :]
+            data = data[self._write(self._descriptor, data) :]
 
     def _render(self, step: _Step) -> bytes:
         self._number += 1
@@ -184,9 +190,8 @@ class EventJournal:
         return _line(fields | {ACTIONS: [self._action(action) for action in step.actions]})
 
     def _action(self, action: Action) -> dict[str, Any]:
-        if isinstance(action, Spawn | RunPreStart | RunHelper | RunProbe):
-            action = replace(action, spec=self._hide(action.spec))
-        return render_action(action, self._digests)
+        spec = _spec_of(action)
+        return render_action(action if spec is None else _with_spec(action, self._hide(spec)), self._digests)
 
     def _without_secrets(self, event: Event) -> Event:
         if not isinstance(event, ConfigLoaded):
@@ -221,14 +226,14 @@ class EventJournal:
 
 def render_action(action: Action, digests: dict[ComponentSpec, str]) -> dict[str, Any]:
     """Return an action as a line of a journal shows it: a whole spec is its digest there. `digests` is a cache."""
-    if not isinstance(action, Spawn | RunPreStart | RunHelper | RunProbe):
+    spec = _spec_of(action)
+    if spec is None:
         return codec.encode_action(action)
-    digest = digests.get(action.spec)
+    digest = digests.get(spec)
     if digest is None:
-        text = json.dumps(codec.encode_component(action.spec), sort_keys=True)
-        digest = digests[action.spec] = hashlib.sha256(text.encode()).hexdigest()[: 2 * _DIGEST_BYTES]
-    bare = replace(action, spec=_NO_SPEC)
-    return codec.encode_action(bare) | {"spec": digest}
+        text = json.dumps(codec.encode_component(spec), sort_keys=True)
+        digest = digests[spec] = hashlib.sha256(text.encode()).hexdigest()[: 2 * _DIGEST_BYTES]
+    return codec.encode_action(_with_spec(action, _NO_SPEC)) | {"spec": digest}
 
 
 def is_header(line: dict[str, Any]) -> bool:
@@ -241,6 +246,17 @@ def is_header(line: dict[str, Any]) -> bool:
 
 
 _NO_SPEC = ComponentSpec(name="", role="", command=())
+
+
+def _spec_of(action: Action) -> ComponentSpec | None:
+    """Return the whole specification that an action carries, with its environment, or None. Whatever kind it is."""
+    spec = getattr(action, "spec", None)
+    return spec if isinstance(spec, ComponentSpec) else None
+
+
+def _with_spec(action: Any, spec: ComponentSpec) -> Action:
+    changed: Action = replace(action, spec=spec)
+    return changed
 
 
 def _line(fields: dict[str, Any]) -> bytes:
@@ -281,8 +297,8 @@ def _problem(descriptor: int, limit_bytes: int) -> str | None:
     head = f'{{"{_HEADER_KEY}":'.encode()
     if found.st_size and os.pread(descriptor, len(head), 0) != head:
         return "it holds something else than a journal"
-    if found.st_size > limit_bytes - _END_BYTES:
-        return f"it has reached its limit of {limit_bytes // 1024 // 1024} MiB"
+    if found.st_size > limit_bytes - limit_bytes // _LEAST_SHARE:
+        return f"it has reached its limit of {limit_bytes} bytes"
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
