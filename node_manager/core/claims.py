@@ -13,6 +13,9 @@ from node_manager.core.words import because
 
 _WAITING_RULES = frozenset({Rule.DEPENDENCY, Rule.MAINTENANCE})
 """Rules that keep a component from starting and are nothing to one that runs."""
+_HOST_RULES = {"host.decommissioned": Rule.DECOMMISSIONED, "host.drained": Rule.DRAINED}
+_WANTED = Claim(rule=Rule.CONFIGURED, reason="the configuration wants it")
+_REMOVED = Claim(rule=Rule.CONFIGURED, reason="removed from the configuration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def _stopping_rules(claims: list[Claim]) -> set[Rule]:
 def outer(node: NodeState, member: Member, now: int) -> list[Claim]:
     """Return the claims that come from outside the component: all but exit-hold, start-limit and backoff."""
     spec = member.spec
-    claims = [_configured(member)]
+    claims = [_REMOVED if member.removed else _WANTED]
     _claim_host(node, spec, claims)
     if node.phase is NodePhase.STOPPING:
         claims.append(Claim(rule=Rule.NODE_STOPPING, reason=f"the node is stopping: {node.stop_reason}"))
@@ -113,20 +116,13 @@ def condition_until_ns(node: NodeState, spec: ComponentSpec, now: int) -> int | 
     return min(untils, default=None)
 
 
-def _configured(member: Member) -> Claim:
-    if member.removed:
-        return Claim(rule=Rule.CONFIGURED, reason="removed from the configuration")
-    return Claim(rule=Rule.CONFIGURED, reason="the configuration wants it")
-
-
 def _claim_host(node: NodeState, spec: ComponentSpec, claims: list[Claim]) -> None:
     record = node.in_force
     latch = latches.ruling_latch(record)
-    rules = {"host.decommissioned": Rule.DECOMMISSIONED, "host.drained": Rule.DRAINED}
     for fact in spec.stop_when:
         if not fact.startswith(facts.HOST_PREFIX) or not latches.reached(record, fact):
             continue
-        rule = rules.get(fact, Rule.CONDITION)
+        rule = _HOST_RULES.get(fact, Rule.CONDITION)
         if record.doubt is not None:
             claims.append(
                 Claim(rule=rule, reason=f"it is not known whether this host is decommissioned: {record.doubt}")

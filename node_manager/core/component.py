@@ -46,8 +46,19 @@ def step(
 class _Turn(Ladder):
     """The work of one step."""
 
+    __slots__ = ()
+
     def take(self, event: ComponentEvent) -> None:
+        # The classes are asked in this order: what comes often stands first.
         match event:
+            case (
+                Beat() | ProbeDone() | Notified() | Spawned() | SpawnFailed() | PreStartDone() | Gone() | TreeEmpty()
+                | HeartbeatClosed()
+            ):  # fmt: skip
+                if self.state.run is not None and event.generation == self.state.generation:
+                    self.of_this_run(self.state.run, event)
+            case Tick():
+                self.tick()
             case Wanted():
                 self.wanted(event.want)
             case StartAsked():
@@ -60,14 +71,6 @@ class _Turn(Ladder):
                 self.updated(event.old)
             case Stalled():
                 self.stalled(event)
-            case Tick():
-                self.tick()
-            case (
-                Spawned() | SpawnFailed() | PreStartDone() | Gone() | TreeEmpty()
-                | ProbeDone() | Beat() | HeartbeatClosed() | Notified()
-            ):  # fmt: skip
-                if self.state.run is not None and event.generation == self.state.generation:
-                    self.of_this_run(self.state.run, event)
             case _ as never:
                 assert_never(never)
 
@@ -77,6 +80,14 @@ class _Turn(Ladder):
         event: Spawned | SpawnFailed | PreStartDone | Gone | TreeEmpty | ProbeDone | Beat | HeartbeatClosed | Notified,
     ) -> None:
         match event:
+            # What a process says before its spawn was answered counts: it may say hello within microseconds.
+            case Beat() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
+                self.judge(runs.heard(run, event, self.now))
+            case ProbeDone() if run.phase is Phase.LIVE:
+                self.judge(runs.answered(self.spec, run, event), before=run)
+            case Notified() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
+                self.extend(run, event.extend_ns)
+                self.judge(runs.notified(run, event, self.now))
             case Spawned() if run.phase is Phase.SPAWN:
                 self.spawned(run, event)
             case SpawnFailed() if run.phase is Phase.SPAWN:
@@ -88,18 +99,6 @@ class _Turn(Ladder):
             case TreeEmpty() if run.phase is Phase.TREE:
                 self.state = replace(self.state, litter=False, last_jobs=None, run=replace(run, jobs=None))
                 self.end_run()
-            case ProbeDone() if run.phase is Phase.LIVE:
-                self.set_run(runs.answered(self.spec, run, event))
-                self.act_on_probes(before=run)
-            # What a process says before its spawn was answered counts: it may say hello within microseconds.
-            case Beat() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
-                self.set_run(runs.heard(run, event, self.now))
-                self.act_on_probes()
-            case Notified() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
-                run = runs.notified(run, event, self.now)
-                self.set_run(run)
-                self.extend(run, event.extend_ns)
-                self.act_on_probes()
             case _:
                 # A late answer of a phase that is over, or a closed connection: silence is what counts, not closing.
                 pass
@@ -175,8 +174,7 @@ class _Turn(Ladder):
                 self.state = replace(self.state, gave_up=None)
             self.rest()
         elif run.phase is Phase.LIVE:
-            self.set_run(runs.rearm(old, self.spec, run, self.now))
-            self.act_on_probes()
+            self.judge(runs.rearm(old, self.spec, run, self.now))
 
     def adopted(self, found: Found) -> None:
         if self.state.run is not None or self.state.state is not State.STOPPED:
@@ -318,10 +316,18 @@ class _Turn(Ladder):
 
     # --- a run is judged ------------------------------------------------------------------------------------------
 
-    def act_on_probes(self, *, before: Run | None = None) -> None:
-        """Judge the run. `before` is the run before an answer that is in it already; None: nothing was answered."""
-        run = self.state.run
-        if run is None or run.phase is not Phase.LIVE or self.state.state not in WATCHED:
+    def act_on_probes(self) -> None:
+        """Judge the run as it is, where there is one."""
+        if self.state.run is not None:
+            self.judge(self.state.run)
+
+    def judge(self, run: Run, *, before: Run | None = None) -> None:
+        """Remember the run after what was heard, as its probes judge it now, and act on that.
+
+        `before` is the run before an answer that is in it already; None: nothing was answered.
+        """
+        if run.phase is not Phase.LIVE or self.state.state not in WATCHED:
+            self.set_run(run)
             return
         known = runs.failed(self.spec, before or run)
         run = runs.judge(self.spec, run, self.now)
@@ -341,9 +347,11 @@ class _Turn(Ladder):
                 )
             )
         failed = runs.failed(self.spec, run)
-        if failed is not None and known is None:
+        if failed is None:
+            return
+        if known is None:
             self.log("component.probe_failed", probe=failed[0].value, detail=failed[2].detail, pid=run.pid)
-        why = runs.must_restart(self.spec, run)
+        why = runs.must_restart(failed)
         if why is not None and self.state.want.up and not self.state.want.patient:
             self.stop(Aim.RETRY, why)
 

@@ -6,16 +6,16 @@ nothing. `jitter` is a number from 0 to 1023 drawn by the shell, because the cor
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from node_manager.core.durable import DurableFacts
 from node_manager.core.spec import NodeSpec, ProbeKind
+from node_manager.core.symbols import Symbol
 
 JITTER_STEPS = 1024
 """`jitter` is drawn from range(JITTER_STEPS)."""
 
 
-class Verb(Enum):
+class Verb(Symbol):
     """What an operator or a program may ask for."""
 
     START = "start"
@@ -29,7 +29,7 @@ class Verb(Enum):
     RELOAD_COMPONENT = "reload"
 
 
-class Outcome(Enum):
+class Outcome(Symbol):
     """The three answers of a probe."""
 
     OK = "ok"
@@ -38,7 +38,7 @@ class Outcome(Enum):
     """The probe itself could not be carried out; says nothing about the component."""
 
 
-class HostState(Enum):
+class HostState(Symbol):
     """Where a host stands on its way out of the cluster, in order of severity."""
 
     ACTIVE = "active"
@@ -47,7 +47,7 @@ class HostState(Enum):
     DECOMMISSIONED = "decommissioned"
 
 
-class Leadership(Enum):
+class Leadership(Symbol):
     """What a controller says about itself."""
 
     PRIMARY = "primary"

@@ -18,6 +18,7 @@ from node_manager.core.nodestate import (
     drain_of,
     drain_reserve_ns,
     latch_deadline_ns,
+    states_host,
 )
 from node_manager.core.run import Phase
 from node_manager.core.spec import NS_PER_S, CommandSpec, ComponentSpec, ExitMeaning
@@ -32,7 +33,7 @@ def controller_says(turn: Turn, spec: ComponentSpec, beat: Beat) -> None:
     Without an epoch, or under one that is not newer, it changes nothing: nothing final follows from one message that
     cannot be ordered (SCENARIOS 18).
     """
-    if beat.host_state is None or not any(fact.startswith(HOST_PREFIX) for fact in spec.states):
+    if beat.host_state is None or not states_host(spec):
         return
     if beat.host_state is HostState.DRAINED:
         drain_completed(turn, spec.name)

@@ -5,10 +5,11 @@ operator who lifts one sees beforehand what the next one will say.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+
+from node_manager.core.symbols import Symbol
 
 
-class Rule(Enum):
+class Rule(Symbol):
     """The rules in order of precedence, the strongest first. Values are what status and API print."""
 
     DECOMMISSIONED = "decommissioned"

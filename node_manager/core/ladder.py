@@ -26,6 +26,8 @@ MAX_EXTENSION_NS = 600 * NS_PER_S
 class Work:
     """One step under way: the state so far and the actions so far."""
 
+    __slots__ = ("actions", "now", "spec", "state")
+
     def __init__(self, spec: ComponentSpec, state: ComponentState, now: int) -> None:
         self.spec = spec
         self.state = state
@@ -34,7 +36,8 @@ class Work:
 
     def set_run(self, run: Run) -> None:
         """Remember the run as it is now."""
-        self.state = replace(self.state, run=run)
+        if run is not self.state.run:
+            self.state = replace(self.state, run=run)
 
     def enter(self, new: State, reason: str) -> None:
         """Change the state along the table, and say so. The same state again only takes the new reason."""
@@ -60,6 +63,8 @@ class Work:
 
 class Ladder(Work):
     """See the module."""
+
+    __slots__ = ()
 
     def stop(self, aim: Aim, reason: str) -> None:
         """Begin to end the run, or give a stop under way the aim DOWN: the last word that says down holds."""

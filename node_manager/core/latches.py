@@ -12,6 +12,7 @@ from node_manager.core.durable import DurableFacts, Hold, Latch, Maintenance
 from node_manager.core.events import HostState
 
 SEVERITY = {state: place for place, state in enumerate(HostState)}
+_SEVERITY_OF_FACT = {f"host.{state.value}": place for state, place in SEVERITY.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +194,15 @@ def host_state(facts: DurableFacts) -> HostState:
 
 def reached(facts: DurableFacts, fact: str) -> bool:
     """Tell whether `host.draining`, `host.drained` or `host.decommissioned` is true; a later one includes earlier."""
-    return SEVERITY[host_state(facts)] >= SEVERITY[HostState(fact.removeprefix("host."))]
+    return SEVERITY[host_state(facts)] >= _SEVERITY_OF_FACT[fact]
 
 
 def hold_of(facts: DurableFacts, component: str) -> Hold | None:
     """Return the operator's hold of a component, if there is one."""
-    return next((hold for hold in facts.holds if hold.component == component), None)
+    for hold in facts.holds:
+        if hold.component == component:
+            return hold
+    return None
 
 
 def _state(latch: Latch) -> HostState:

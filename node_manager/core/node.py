@@ -35,7 +35,7 @@ from node_manager.core.events import (
     WallClock,
 )
 from node_manager.core.latches import Doubted
-from node_manager.core.nodestate import Member, NodePhase, NodeState, drain_deadline_ns
+from node_manager.core.nodestate import NodePhase, NodeState, drain_deadline_ns
 from node_manager.core.spec import NS_PER_S, ComponentSpec
 from node_manager.core.states import wake_ns
 from node_manager.core.turn import Turn
@@ -62,7 +62,12 @@ def step(state: NodeState, event: Event, now: int) -> tuple[NodeState, tuple[Act
 
 def next_wake_ns(state: NodeState) -> int | None:
     """Return when the node needs a `Tick` if nothing else happens before, or None."""
-    times = [at for member in state.members.values() for at in _member_wakes(member)]
+    times: list[int] = []
+    for member in state.members.values():
+        if (at := wake_ns(member.state)) is not None:
+            times.append(at)
+        if member.condition_until_ns is not None:
+            times.append(member.condition_until_ns)
     if state.writeback.retry_at_ns is not None:
         times.append(state.writeback.retry_at_ns)
     deadline_ns = drain_deadline_ns(state)
@@ -73,12 +78,19 @@ def next_wake_ns(state: NodeState) -> int | None:
     return min(times, default=None)
 
 
-def _member_wakes(member: Member) -> list[int]:
-    return [at for at in (wake_ns(member.state), member.condition_until_ns) if at is not None]
-
-
 def _take(turn: Turn, event: Event) -> None:
+    # The classes are asked in this order: what comes often stands first.
     match event:
+        case Beat():
+            if _is_current(turn, event.component, event.generation):
+                _beat(turn, event)
+        case Tick():
+            _tick(turn)
+        case (
+            ProbeDone() | Notified() | Spawned() | SpawnFailed() | TreeEmpty() | PreStartDone() | HeartbeatClosed()
+        ):  # fmt: skip
+            if event.component in turn.members:
+                turn.feed(event.component, event)
         case Booted():
             _booted(turn, event)
         case ConfigLoaded():
@@ -87,8 +99,6 @@ def _take(turn: Turn, event: Event) -> None:
             configuring.failed(turn, event)
         case StopNode():
             _stop_node(turn, event)
-        case Tick():
-            _tick(turn)
         case Stalled():
             _stalled(turn, event)
         case WallClock():
@@ -105,16 +115,8 @@ def _take(turn: Turn, event: Event) -> None:
             if event.component in turn.members:
                 gone = hostlife.exited(turn, event)
                 turn.feed(event.component, replace(gone, want=turn.ruling(event.component)))
-        case Beat():
-            if _is_current(turn, event.component, event.generation):
-                _beat(turn, event)
         case HelperDone():
             turn.log("component.helper_done", event.component, purpose=event.purpose, ok=event.ok, detail=event.detail)
-        case (
-            Spawned() | SpawnFailed() | TreeEmpty() | PreStartDone() | ProbeDone() | HeartbeatClosed() | Notified()
-        ):  # fmt: skip
-            if event.component in turn.members:
-                turn.feed(event.component, event)
         case _ as never:
             assert_never(never)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from node_manager.core import latches
 from node_manager.core.durable import DurableFacts, Latch
@@ -11,6 +10,7 @@ from node_manager.core.facts import HOST_PREFIX, FactTable
 from node_manager.core.ordering import Index
 from node_manager.core.spec import NS_PER_S, ComponentSpec, DrainSpec, NodeSpec
 from node_manager.core.states import ComponentState
+from node_manager.core.symbols import Symbol
 from node_manager.core.writeback import Writeback
 
 DRAIN_RESERVE_NS = 5 * NS_PER_S
@@ -21,7 +21,7 @@ MAX_PAST = 1024
 """Bound on components remembered after they left the configuration: far above the components of any host."""
 
 
-class NodePhase(Enum):
+class NodePhase(Symbol):
     """What the agent as a whole is doing. Values are what status prints."""
 
     WAITING_CONFIG = "waiting-config"
@@ -91,9 +91,17 @@ def drain_of(spec: ComponentSpec) -> DrainSpec | None:
 
     What states this host's facts takes part in any case: it is told by a directive.
     """
-    if spec.drain is None and any(fact.startswith(HOST_PREFIX) for fact in spec.states):
+    if spec.drain is None and states_host(spec):
         return DrainSpec()
     return spec.drain
+
+
+def states_host(spec: ComponentSpec) -> bool:
+    """Tell whether a component states this host's facts."""
+    for fact in spec.states:  # noqa: SIM110 - asked at every heartbeat, and a generator costs more than the answer
+        if fact.startswith(HOST_PREFIX):
+            return True
+    return False
 
 
 def drain_deadline_ns(node: NodeState) -> int | None:

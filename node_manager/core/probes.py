@@ -64,8 +64,8 @@ def answer(spec: ProbeSpec, state: ProbeState, outcome: Outcome, detail: str) ->
     return replace(state, successes=0, failures=failures, verdict=verdict, detail=detail, last_outcome=outcome)
 
 
-def settle(state: ProbeState, verdict: bool | None, detail: str) -> ProbeState:
-    """Return the state of a passive check whose verdict a message or a deadline decided."""
-    if state.verdict is verdict and state.detail == detail:
+def settle(state: ProbeState, verdict: bool | None, detail: str, *, next_ns: int | None) -> ProbeState:
+    """Return the state of a passive check whose verdict a message or a deadline decided, to be judged at `next_ns`."""
+    if state.verdict is verdict and state.detail == detail and state.next_ns == next_ns:
         return state
-    return replace(state, verdict=verdict, detail=detail)
+    return replace(state, verdict=verdict, detail=detail, next_ns=next_ns)

@@ -4,7 +4,6 @@ Nothing here outlives the run: counts re-arm with every restart because a new ru
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import assert_never
 
 from node_manager.core import probes
@@ -21,6 +20,7 @@ from node_manager.core.spec import (
     ProbeKind,
     ProbeSpec,
 )
+from node_manager.core.symbols import Symbol
 
 SILENT_AFTER_INTERVALS = 3
 """A component that is late by three of the intervals that it promised is silent (heartbeat protocol 1)."""
@@ -28,7 +28,7 @@ MAX_STATUS_CHARS = 256
 """Bound on the free text that a component says of itself."""
 
 
-class Phase(Enum):
+class Phase(Symbol):
     """What exists of a run."""
 
     CHECK = "check"
@@ -39,6 +39,10 @@ class Phase(Enum):
     """The main process exists."""
     TREE = "tree"
     """The main process is reaped; the rest of its tree is being cleared."""
+
+
+Failure = tuple[ProbeKind, ProbeSpec, ProbeState]
+"""A probe that has failed, and what it saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +115,7 @@ def due(spec: ComponentSpec, run: Run, now: int) -> tuple[Run, tuple[tuple[Probe
     """Return the run with its next probes scheduled, and the active probes to carry out now."""
     found: list[tuple[ProbeKind, ProbeSpec]] = []
     for kind, probe, state in _probes(spec, run):
-        if isinstance(probe.check, PASSIVE_CHECKS) or state.next_ns is None or state.next_ns > now:
+        if state.next_ns is None or state.next_ns > now or isinstance(probe.check, PASSIVE_CHECKS):
             continue
         found.append((kind, probe))
         run = _with(run, kind, probes.schedule(probe, state, now))
@@ -187,15 +191,28 @@ def stalled(run: Run, duration_ns: int, now: int) -> Run:
 
 def judge(spec: ComponentSpec, run: Run, now: int) -> Run:
     """Return the run with the verdicts of its passive checks as they stand at `now`."""
-    for kind, probe, state in _probes(spec, run):
-        match probe.check:
-            case HeartbeatCheck():
-                run = _with(run, kind, _judge_heartbeat(kind, probe, state, run, now))
-            case NotifyCheck():
-                run = _with(run, kind, _judge_notify(kind, probe, state, run, now))
-            case _:
-                pass
-    return run
+    if not run.passed_startup:
+        startup = _judged(ProbeKind.STARTUP, spec.startup, run.startup, run, now)
+        return run if startup is run.startup else replace(run, startup=startup)
+    readiness = _judged(ProbeKind.READINESS, spec.readiness, run.readiness, run, now)
+    liveness = _judged(ProbeKind.LIVENESS, spec.liveness, run.liveness, run, now)
+    if readiness is run.readiness and liveness is run.liveness:
+        return run
+    return replace(run, readiness=readiness, liveness=liveness)
+
+
+def _judged(
+    kind: ProbeKind, probe: ProbeSpec | None, state: ProbeState | None, run: Run, now: int
+) -> ProbeState | None:
+    if probe is None or state is None:
+        return state
+    match probe.check:
+        case HeartbeatCheck():
+            return _judge_heartbeat(kind, probe, state, run, now)
+        case NotifyCheck():
+            return _judge_notify(kind, probe, state, run, now)
+        case _:
+            return state
 
 
 def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: Run, now: int) -> ProbeState:
@@ -205,22 +222,22 @@ def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: 
         case ProbeKind.STARTUP:
             return _judge_startup(probe, state, run, now, passed=run.hello, waits_for="hello")
         case ProbeKind.READINESS:
-            state = replace(state, next_ns=None if silent else silent_at)
             if silent:
-                return probes.settle(state, None, "silent: its heartbeats do not come")
+                return probes.settle(state, None, "silent: its heartbeats do not come", next_ns=None)
             if run.said_ready is True:
-                return probes.settle(state, True, "it says that it is ready")
+                return probes.settle(state, True, "it says that it is ready", next_ns=silent_at)
             # What an earlier agent knew of an adopted run is not what it says now.
             withdrawn = run.said_ready is False and (run.hello or not run.adopted)
-            return probes.settle(state, False, "says that it is not ready" if withdrawn else "has not said READY=1")
+            detail = "says that it is not ready" if withdrawn else "has not said READY=1"
+            return probes.settle(state, False, detail, next_ns=silent_at)
         case ProbeKind.LIVENESS:
             if silent_at is None:
-                return probes.settle(state, None, "no hello yet")
-            state = replace(state, next_ns=None if silent else silent_at)
+                return probes.settle(state, None, "no hello yet", next_ns=state.next_ns)
             if silent:
                 interval_ms = (run.interval_ns or 0) // 1_000_000
-                return probes.settle(state, False, f"silent for {SILENT_AFTER_INTERVALS} intervals of {interval_ms} ms")
-            return probes.settle(state, True, "its heartbeats come")
+                detail = f"silent for {SILENT_AFTER_INTERVALS} intervals of {interval_ms} ms"
+                return probes.settle(state, False, detail, next_ns=None)
+            return probes.settle(state, True, "its heartbeats come", next_ns=silent_at)
         case _ as never:
             assert_never(never)
 
@@ -231,20 +248,18 @@ def _judge_notify(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: Run
             return _judge_startup(probe, state, run, now, passed=run.notify_ready is True, waits_for="READY=1")
         case ProbeKind.READINESS:
             if run.notify_ready is False:
-                return probes.settle(state, False, "it notified STOPPING=1")
+                return probes.settle(state, False, "it notified STOPPING=1", next_ns=state.next_ns)
             detail = "it notified READY=1" if run.notify_ready else "has not notified READY=1"
-            return probes.settle(state, run.notify_ready is True, detail)
+            return probes.settle(state, run.notify_ready is True, detail, next_ns=state.next_ns)
         case ProbeKind.LIVENESS:
             if run.asked_for_restart:
-                return probes.settle(replace(state, next_ns=None), False, "it asked for it with WATCHDOG=trigger")
+                return probes.settle(state, False, "it asked for it with WATCHDOG=trigger", next_ns=None)
             if run.watchdog_ns is None or run.last_watchdog_ns is None:
-                return probes.settle(state, None, "has not asked for a watchdog")
+                return probes.settle(state, None, "has not asked for a watchdog", next_ns=state.next_ns)
             late_at = run.last_watchdog_ns + run.watchdog_ns
             if now >= late_at:
-                return probes.settle(
-                    replace(state, next_ns=None), False, f"no WATCHDOG=1 for {run.watchdog_ns / NS_PER_S:g} s"
-                )
-            return probes.settle(replace(state, next_ns=late_at), True, "its WATCHDOG=1 comes")
+                return probes.settle(state, False, f"no WATCHDOG=1 for {run.watchdog_ns / NS_PER_S:g} s", next_ns=None)
+            return probes.settle(state, True, "its WATCHDOG=1 comes", next_ns=late_at)
         case _ as never:
             assert_never(never)
 
@@ -253,15 +268,15 @@ def _judge_startup(
     probe: ProbeSpec, state: ProbeState, run: Run, now: int, *, passed: bool, waits_for: str
 ) -> ProbeState:
     if passed:
-        return probes.settle(replace(state, next_ns=None), True, f"{waits_for} came")
+        return probes.settle(state, True, f"{waits_for} came", next_ns=None)
     if state.verdict is False:
         return state
     # A deadline that a stall of the agent put off is kept; the first judgement sets it.
     fails_at = probes.startup_deadline_ns(probe, run.started_ns) if state.next_ns is None else state.next_ns
     if now >= fails_at:
         waited_s = (fails_at - run.started_ns) / NS_PER_S
-        return probes.settle(replace(state, next_ns=None), False, f"no {waits_for} within {waited_s:g} s")
-    return probes.settle(replace(state, next_ns=fails_at), None, f"waits for {waits_for}")
+        return probes.settle(state, False, f"no {waits_for} within {waited_s:g} s", next_ns=None)
+    return probes.settle(state, None, f"waits for {waits_for}", next_ns=fails_at)
 
 
 def _silent_at(run: Run) -> int | None:
@@ -272,8 +287,11 @@ def _silent_at(run: Run) -> int | None:
 
 def wake_ns(run: Run) -> int | None:
     """Return when time alone will next change something about this run's probes, or None."""
-    states = (run.startup, run.readiness, run.liveness)
-    return min((state.next_ns for state in states if state is not None and state.next_ns is not None), default=None)
+    earliest: int | None = None
+    for state in (run.startup, run.readiness, run.liveness):
+        if state is not None and state.next_ns is not None and (earliest is None or state.next_ns < earliest):
+            earliest = state.next_ns
+    return earliest
 
 
 def ready(spec: ComponentSpec, run: Run, *, running: bool) -> bool | None:
@@ -296,20 +314,20 @@ def _unheard(spec: ComponentSpec, run: Run) -> bool:
     return speaks and run.adopted and not run.hello and run.said_ready is False
 
 
-def failed(spec: ComponentSpec, run: Run) -> tuple[ProbeKind, ProbeSpec, ProbeState] | None:
+def failed(spec: ComponentSpec, run: Run) -> Failure | None:
     """Return the startup or liveness probe that has failed, if one has."""
-    for kind, probe, state in _probes(spec, run):
-        if kind is not ProbeKind.READINESS and state.verdict is False:
-            return kind, probe, state
-    return None
-
-
-def must_restart(spec: ComponentSpec, run: Run) -> str | None:
-    """Return why the run must be ended for a failed probe, or None."""
-    found = failed(spec, run)
-    if found is None or found[1].on_failure is OnFailure.REPORT:
+    if run.passed_startup:
+        kind, probe, state = ProbeKind.LIVENESS, spec.liveness, run.liveness
+    else:
+        kind, probe, state = ProbeKind.STARTUP, spec.startup, run.startup
+    if probe is None or state is None or state.verdict is not False:
         return None
-    return failure_sentence(*found)
+    return kind, probe, state
+
+
+def must_restart(failure: Failure) -> str | None:
+    """Return why the run must be ended for a failed probe, or None where its failure is only reported."""
+    return None if failure[1].on_failure is OnFailure.REPORT else failure_sentence(*failure)
 
 
 def failure_sentence(kind: ProbeKind, _probe: ProbeSpec, state: ProbeState) -> str:

@@ -5,7 +5,8 @@ are integer nanoseconds, all names are the ones the role files use.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+
+from node_manager.core.symbols import Symbol
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -14,7 +15,7 @@ LEASE_MARGIN_NS = NS_PER_S // 2
 """What must be left of a lease once SIGKILL was sent and death had its time: a busy host schedules late."""
 
 
-class KillScope(Enum):
+class KillScope(Symbol):
     """What SIGKILL reaches when a stop has run out of time."""
 
     TREE = "tree"
@@ -23,28 +24,28 @@ class KillScope(Enum):
     """The main process alone: a worker's jobs live on."""
 
 
-class OnFailure(Enum):
+class OnFailure(Symbol):
     """What a probe's failure leads to."""
 
     RESTART = "restart"
     REPORT = "report"
 
 
-class OnDeadline(Enum):
+class OnDeadline(Symbol):
     """What happens to work that is left when a drain's deadline passes."""
 
     LEAVE = "leave"
     KILL = "kill"
 
 
-class NotifyAccess(Enum):
+class NotifyAccess(Symbol):
     """Who may speak on a component's sockets (systemd.service(5), NotifyAccess=)."""
 
     MAIN = "main"
     TREE = "tree"
 
 
-class LogSink(Enum):
+class LogSink(Symbol):
     """Where a component's standard output and standard error go."""
 
     JOURNAL = "journal"
@@ -52,7 +53,7 @@ class LogSink(Enum):
     INHERIT = "inherit"
 
 
-class ProbeKind(Enum):
+class ProbeKind(Symbol):
     """The three questions of the kubelet: has it started, may it be used, does it still work."""
 
     STARTUP = "startup"
@@ -60,7 +61,7 @@ class ProbeKind(Enum):
     LIVENESS = "liveness"
 
 
-class ExitMeaning(Enum):
+class ExitMeaning(Symbol):
     """What a role file may say about an exit status."""
 
     HOLD = "hold"

@@ -1,15 +1,15 @@
 """The states of a component, the changes between them that exist, and what is remembered of one component."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from node_manager.core.events import ExitStatus, Past
 from node_manager.core.intent import PRECEDENCE, Rule, Want
 from node_manager.core.run import Phase, Run
 from node_manager.core.run import wake_ns as run_wake_ns
+from node_manager.core.symbols import Symbol
 
 
-class State(Enum):
+class State(Symbol):
     """Where a component is. Values are what status and API print."""
 
     STOPPED = "stopped"
@@ -76,7 +76,7 @@ TRANSITIONS: dict[tuple[State, State], str] = {
 """Every change of state that exists, and its cause. The diagram in `docs/` is drawn from this table."""
 
 
-class Aim(Enum):
+class Aim(Symbol):
     """What a stop under way is for."""
 
     NONE = "none"

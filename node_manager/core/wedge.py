@@ -20,9 +20,9 @@ host does not have. So they are reported (`SPARED`) and looked at again.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from node_manager.core.spec import NS_PER_MS, NS_PER_S
+from node_manager.core.symbols import Symbol
 
 MIN_SPAN_NS = 100 * NS_PER_MS
 """Two looks nearer than this say nothing: it is the shortest interval that a component can promise, and ten ticks of
@@ -35,7 +35,7 @@ IDLE_PARTS = 100
 """Beats cost a thread less than one part in so many of one CPU: what uses more works on something."""
 
 
-class Verdict(Enum):
+class Verdict(Symbol):
     """What is said of a component's process. Values are what status and API print."""
 
     OK = "ok"
