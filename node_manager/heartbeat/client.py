@@ -163,6 +163,8 @@ class HeartbeatClient:
         self._pace = TokenBucket(RECORDS_PER_S, RECORDS_BURST, now / NS_PER_S)
         self._filling: dict[str, str] | None = None
         """A full state of which not all parts have come."""
+        self._next_part = (0, 0)
+        """The PART=i/n that goes on with it."""
         self.connected = False
         self.agent = AgentView()
 
@@ -330,6 +332,9 @@ class HeartbeatClient:
         levels = {**view.levels, **fields}
         if full:
             self._filling = {}
+        elif (number, count) != self._next_part:
+            self._filling = None  # it was interrupted: what comes now carries changes
+        self._next_part = (number + 1, count)
         if self._filling is not None:
             self._filling.update(fields)
             if number == count:

@@ -228,12 +228,15 @@ def _ranges(pairs: Pairs, lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(pairs: Pairs, lines: Sequence[bytes], room: int) -> Iterator[tuple[int, int]]:
-    """Ranges that must not be cut: a key with the attributes that follow it, or one line of a group too large."""
+    """Ranges that must not be cut: a key and its attributes, or attributes without it, that follow one another.
+
+    One line alone of a group too large.
+    """
     start = 0
     while start < len(pairs):
-        head = pairs[start][0] + "."
+        named = split_attribute(pairs[start][0])[0]
         end = start + 1
-        while end < len(pairs) and pairs[end][0].startswith(head):
+        while end < len(pairs) and split_attribute(pairs[end][0])[0] == named:
             end += 1
         if sum(map(len, lines[start:end])) > room or end - start >= MAX_KEYS:
             yield from ((line, line + 1) for line in range(start, end))

@@ -116,6 +116,19 @@ def test_a_key_and_its_attributes_stay_in_one_part() -> None:
         assert all(f"{fact}.TERM" in fields and f"{fact}.VALID_UNTIL_NS" in fields for fact in facts)
 
 
+def test_attributes_that_change_together_stay_in_one_part() -> None:
+    """A renewal under a new term never arrives as the new validity with the old term, though the fact is not named."""
+    pairs = []
+    for number in range(300):
+        pairs += [(f"FACT.f{number}.TERM", "1"), (f"FACT.f{number}.VALID_UNTIL_NS", "2")]
+    records = encode(pairs)
+    assert len(records) > 1
+    for record in records:
+        fields = decode(record)
+        terms = {key.removesuffix(".TERM") for key in fields if key.endswith(".TERM")}
+        assert {key.removesuffix(".VALID_UNTIL_NS") for key in fields if key.endswith("_NS")} == terms
+
+
 def test_a_state_has_at_most_eight_parts_and_keeps_what_comes_first() -> None:
     """A sender's state is bounded; what was put first gets through."""
     records = encode([(f"K{number}", "x" * 1000) for number in range(200)])
