@@ -60,6 +60,11 @@ class Output:
         self.set_interval(interval_s)
         self.touch()
 
+    @property
+    def interval_s(self) -> float:
+        """How often the agent speaks; 0 before the peer has said how often it does."""
+        return self._interval_s
+
     def set_interval(self, interval_s: float) -> None:
         """Change how often the agent speaks."""
         if self._closed or interval_s == self._interval_s:

@@ -64,6 +64,18 @@ class HeartbeatCounters:
     """Connections closed because they never said hello, or refused because there were too many."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptConnection:
+    """A connection that a successor in the same process takes over: its descriptor, and whose it is."""
+
+    fd: int
+    component: str
+    generation: int
+    pid: int | None
+    """Who said hello; None: nobody yet."""
+    interval_ms: int
+
+
 class _Connection:
     """One accepted connection. `owner` is the component and generation of the process that connected."""
 
@@ -141,6 +153,38 @@ class HeartbeatServer:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._listener = listener
         self._loop.add_reader(listener.fileno(), self._on_acceptable)
+
+    @property
+    def listener(self) -> socket.socket | None:
+        """The listening socket while it serves, for a successor."""
+        return self._listener
+
+    def keep(self) -> tuple[KeptConnection, ...]:
+        """Name the connections for a successor in this very process; what they have sent stays in them."""
+        return tuple(
+            KeptConnection(
+                fd=connection.sock.fileno(),
+                component=connection.owner[0],
+                generation=connection.owner[1],
+                pid=connection.pid,
+                interval_ms=round(connection.output.interval_s * 1000),
+            )
+            for connection in self._connections
+        )
+
+    def resume(self, fd: int, kept: tuple[KeptConnection, ...]) -> None:
+        """Listen on a predecessor's socket and go on with its connections; the path is this server's to remove.
+
+        Each peer that had said hello is told everything anew. Raises OSError.
+        """
+        self.start(fd)
+        self._owns_path = True
+        for one in kept:
+            connection = self._enlist(socket.socket(fileno=one.fd), (one.component, one.generation))
+            if one.pid is not None:
+                connection.pid = one.pid
+                self._welcome(connection)
+                connection.output.greet(one.interval_ms / 1000)
 
     def close(self) -> None:
         """Close everything, without events. The path is removed if this server made it."""
@@ -222,6 +266,11 @@ class HeartbeatServer:
             sock.close()
             self._count("dropped_connections", name, "too many connections")
             return
+        self._enlist(sock, owner)
+        self._counters = replace(self._counters, accepted=self._counters.accepted + 1)
+
+    def _enlist(self, sock: socket.socket, owner: tuple[str, int]) -> _Connection:
+        name = owner[0]
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         output = Output(self._loop, sock, hello=partial(self._hello, name), levels=partial(self._levels, name))
@@ -229,7 +278,7 @@ class HeartbeatServer:
         self._connections.add(connection)
         connection.timer = self._loop.call_later(HELLO_TIMEOUT_S, self._on_no_hello, connection)
         self._loop.add_reader(sock.fileno(), self._read, connection, READS_PER_CALLBACK)
-        self._counters = replace(self._counters, accepted=self._counters.accepted + 1)
+        return connection
 
     def _on_no_hello(self, connection: _Connection) -> None:
         self._refuse(connection, "dropped_connections", f"no hello within {HELLO_TIMEOUT_S:g} s")

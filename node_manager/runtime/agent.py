@@ -6,9 +6,9 @@ and the runtime record is handed to the writer.
 """
 
 import asyncio
+import json
 import os
 import random
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import assert_never
 
 import structlog
 
-from node_manager.config.load import user_problem
 from node_manager.core import node as core
 from node_manager.core.actions import (
     Action,
@@ -39,10 +38,9 @@ from node_manager.core.events import (
     JITTER_STEPS,
     Beat,
     Command,
-    ConfigFailed,
-    ConfigLoaded,
     Event,
     Exited,
+    Found,
     Notified,
     SpawnFailed,
     Stalled,
@@ -53,17 +51,21 @@ from node_manager.core.events import (
 )
 from node_manager.core.intent import Rule
 from node_manager.core.nodestate import NodePhase, NodeState
-from node_manager.core.spec import NS_PER_S, NodeSpec
-from node_manager.runtime import lastgood, record, rundir, store
-from node_manager.runtime.clock import BootTimer, boot_id, boottime_ns
-from node_manager.runtime.configuration import Configuration
+from node_manager.core.spec import NodeSpec
+from node_manager.runtime import record, rundir, store
+from node_manager.runtime.adoption import Proven
+from node_manager.runtime.clock import boot_id, boottime_ns
+from node_manager.runtime.handover import Kept
 from node_manager.runtime.history import History
+from node_manager.runtime.outstanding import Outstanding
 from node_manager.runtime.probers import Probers
 from node_manager.runtime.process import Processes
 from node_manager.runtime.recording import Recorder
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import Store
 from node_manager.runtime.takeover import Takeover
+from node_manager.runtime.timekeeper import WALL_STEP_NS, Timekeeper, wall_offset_ns
+from node_manager.runtime.uptake import Uptake
 from node_manager.runtime.voices import Voices
 from node_manager.runtime.writer import Writer
 
@@ -71,10 +73,6 @@ EVENTS_PER_TURN = 256
 """Events taken before the loop looks at its descriptors again: a status query never waits behind a storm."""
 MAX_QUEUE = 20_000
 """Bound on the queue. What components say is dropped beyond it: levels, which come again. The rest cannot be more."""
-STALL_NS = 1 * NS_PER_S
-"""A timer that fires later than this was not heard in time: the agent itself was stopped, suspended or starved."""
-WALL_STEP_NS = NS_PER_S // 10
-"""A smaller change of the wall clock against CLOCK_BOOTTIME is slewing, and not worth an event."""
 CLOSE_TIMEOUT_S = 5.0
 """How long the end of the agent waits for a disk that hangs."""
 LOG_ALL_REPEATS = 16
@@ -87,7 +85,11 @@ log = structlog.get_logger("xce-node-manager")
 
 
 class Agent:
-    """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit; `step` is the core."""
+    """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit; `step` is the core.
+
+    `kept` is what a predecessor in this very process left (re-exec). The constructor only connects with it; nothing
+    is acted on before `resume`, so that the predecessor can still take all of it back.
+    """
 
     def __init__(
         self,
@@ -97,6 +99,7 @@ class Agent:
         user: str,
         finished: Callable[[], None],
         step: Step = core.step,
+        kept: Kept | None = None,
     ) -> None:
         self._core_step = step
         self.loop = loop
@@ -107,24 +110,18 @@ class Agent:
         """Heartbeats and notify datagrams dropped because the queue was full."""
         self.turns = 0
         """Completed turns of the loop, for metrics."""
-        self._user = user
         self._finished = finished
         self._random = random.Random()  # noqa: S311 - jitter, no secret
         self._queue: deque[Event] = deque()
         self._scheduled = False
-        self._armed_ns: int | None = None
         self._answers: dict[int, Answer] = {}
         self._next_command = 1
         self._recorded: object = None
         self._changed = False
-        self._booted = False
         self._closed = False
         self.boot_id = boot_id()
         rundir.prepare(settings.runtime_dir)
-        self._locks = [rundir.lock(settings.runtime_dir)]
-        state_lock, remark = store.lock(settings.state_dir)
-        if state_lock is not None:
-            self._locks.append(state_lock)
+        self._locks, remark = self._lock() if kept is None else (list(kept.locks), None)
         nonce = rundir.nonce(settings.runtime_dir, self.boot_id)
         self._recorder = Recorder(boot_id=self.boot_id, nonce=nonce, agent_pid=os.getpid())
         self._encoder = record.Encoder()
@@ -141,7 +138,7 @@ class Agent:
             record_path=settings.record_file,
             config_path=settings.last_good_file,
         )
-        self._timer = BootTimer(loop, self._on_timer)
+        self._time = Timekeeper(loop, tick=self._tick, pulse=self._note_wall_clock)
         self.processes = Processes(
             loop,
             post=self._post_of_process,
@@ -173,7 +170,18 @@ class Agent:
             listen=self._voices.listen_to,
             post=self.post,
         )
-        self._configuration = Configuration(loop, settings, loaded=self._config_loaded, failed=self._config_failed)
+        self._uptake = Uptake(
+            loop,
+            settings,
+            user=user,
+            takeover=self._takeover,
+            post=self.post,
+            write_last_good=self._writer.write_config,
+        )
+
+        self._outstanding = Outstanding()
+        if kept is not None:
+            self._attach(kept)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -186,20 +194,73 @@ class Agent:
         self.heartbeats.start()
         self._note_wall_clock()
         if spec is not None:
-            self._take_up(spec, (), None)
+            self._uptake.take(spec)
         else:
-            self._configuration.request()
+            self._uptake.reading.request()
+
+    def resume(self, kept: Kept) -> None:
+        """Go on where a predecessor stopped: with the same state, and with what was under way then."""
+        self.processes.start()
+        for action in kept.repeat:
+            self._carry_out(action)
+        self._note_wall_clock()
+        self._changed = True
+        self.post(Tick())
+        if not self._uptake.booted:
+            self._uptake.reading.request()
+        elif self.state.config_error is not None:
+            self._uptake.reading.watch()
+
+    def under_way(self) -> tuple[str, ...]:
+        """Return, in words, what has to be over before the program can be replaced; nothing: now it can."""
+        found = list(self._outstanding.to_wait_for())
+        if self._queue:
+            found.append("what has just happened")
+        if self._answers:
+            found.append("the answer to a command")
+        if self._uptake.reading.busy:
+            found.append("the reading of the configuration")
+        if self._writer.busy:
+            found.append("a write to the runtime directory")
+        return tuple(found)
+
+    def keep(self) -> Kept:
+        """Return what a successor in this process goes on with. Only while nothing is `under_way`."""
+        heartbeats = self.heartbeats.listener
+        assert heartbeats is not None, "an agent that runs listens"
+        return Kept(
+            node=self.state,
+            booted=self._uptake.booted,
+            births=self._recorder.births,
+            running=self.processes.snapshot(),
+            pidfds=self.processes.pidfds,
+            repeat=self._outstanding.to_repeat(),
+            ambiguous=tuple(sorted(self._takeover.ambiguous)),
+            history=json.dumps(self.history.keep()),
+            sockets=self.notify.keep(),
+            connections=self.heartbeats.keep(),
+            heartbeat_fd=heartbeats.fileno(),
+            locks=tuple(self._locks),
+            next_command=self._next_command,
+            turns=self.turns,
+            dropped=self.dropped,
+        )
+
+    def end_helpers(self) -> None:
+        """Kill the probes and checks that are under way: the successor begins them again."""
+        self._probers.close()
+        self.processes.helpers.close()
 
     def close(self) -> None:
         """Let go of everything without touching a component. What is not written yet gets a bounded time."""
         if self._closed:
             return
         self._closed = True
-        self._configuration.close()
+        self._uptake.reading.close()
         self._probers.close()
         self._voices.close()
         self.processes.close()
-        self._timer.close()
+        self._time.close()
         self._writer.close(CLOSE_TIMEOUT_S)
         for lock in self._locks:
             os.close(lock)
@@ -210,7 +271,7 @@ class Agent:
 
     def reload(self, answer: Answer | None = None) -> None:
         """Read the configuration again."""
-        self._configuration.request(None if answer is None else self.expect(answer))
+        self._uptake.reading.request(None if answer is None else self.expect(answer))
 
     def expect(self, answer: Answer) -> int:
         """Return a fresh command id; `answer` gets the one `Reply` with that id."""
@@ -238,6 +299,33 @@ class Agent:
         """Put something that is not the core's into the history."""
         self._log(Log(event=event, component=None, fields=tuple(fields.items())))
 
+    def _lock(self) -> tuple[list[int], str | None]:
+        """Lock both directories; a remark, where the state directory cannot be locked."""
+        locks = [rundir.lock(self.settings.runtime_dir)]
+        state_lock, remark = store.lock(self.settings.state_dir)
+        if state_lock is not None:
+            locks.append(state_lock)
+        return locks, remark
+
+    def _attach(self, kept: Kept) -> None:
+        self.state = kept.node
+        self._uptake.booted = kept.booted
+        self._next_command, self.turns, self.dropped = kept.next_command, kept.turns, kept.dropped
+        self.history.restore(json.loads(kept.history))
+        self._recorder.go_on(kept.births)
+        self._takeover.ambiguous.update(kept.ambiguous)
+        for process, pidfd in zip(kept.running, kept.pidfds, strict=True):
+            found = Found(
+                component=process.component,
+                pid=process.pid,
+                generation=process.generation,
+                started_ns=process.started_ns,
+            )
+            self.processes.adopt(Proven(found=found, start_ticks=process.start_ticks, pidfd=pidfd), ended=True)
+        for name in self.state.members:
+            self.processes.look_everywhere(name)
+        self._voices.resume(kept.heartbeat_fd, kept.connections, kept.sockets)
+
     # --- the queue ------------------------------------------------------------------------------------------------
 
     def post(self, event: Event) -> None:
@@ -245,6 +333,7 @@ class Agent:
         if len(self._queue) >= MAX_QUEUE and isinstance(event, Beat | Notified):
             self.dropped += 1
             return
+        self._outstanding.answered(event)
         self._queue.append(event)
         if not self._scheduled and not self._closed:
             self._scheduled = True
@@ -259,7 +348,9 @@ class Agent:
         self._scheduled = False
         if self._closed:
             return
-        self._notice_stall()
+        stalled_ns = self._time.stalled_ns()
+        if stalled_ns:
+            self._step(Stalled(duration_ns=stalled_ns))
         for _ in range(EVENTS_PER_TURN):
             if not self._queue:
                 break
@@ -279,35 +370,25 @@ class Agent:
     def _after_turn(self) -> None:
         if self._closed:
             return
-        self._armed_ns = core.next_wake_ns(self.state)
-        self._timer.arm(self._armed_ns)
+        self._time.arm(core.next_wake_ns(self.state))
         self._keep_record()
 
     def _last_words(self, component: str, generation: int) -> None:
         self._voices.last_words(component, generation)
 
-    def _on_timer(self) -> None:
-        self._note_wall_clock()
+    def _tick(self) -> None:
         # What has come in by now is heard before time is judged: the loop has seen it in the same look.
         self.loop.call_soon(self.post, Tick())
 
-    def _notice_stall(self) -> None:
-        """Tell the core how long it could not listen, before it hears what came meanwhile."""
-        if self._armed_ns is None:
-            return
-        late_ns = boottime_ns() - self._armed_ns
-        if late_ns > STALL_NS:
-            self._armed_ns = None
-            self._step(Stalled(duration_ns=late_ns))
-
     def _note_wall_clock(self) -> None:
-        offset_ns = _wall_offset_ns()
+        offset_ns = wall_offset_ns()
         if abs(offset_ns - self.state.wall_offset_ns) > WALL_STEP_NS:
             self.post(WallClock(offset_ns=offset_ns))
 
     # --- actions --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, action: Action) -> None:
+        self._outstanding.issued(action)
         match action:
             case Spawn():
                 self._spawn(action)
@@ -361,7 +442,7 @@ class Agent:
         self.processes.spawn(action)
 
     def _log(self, action: Log) -> None:
-        entry = self.history.add(action, boottime_ns() + _wall_offset_ns())
+        entry = self.history.add(action, boottime_ns() + wall_offset_ns())
         count: int = entry.get("count", 1)
         if count <= LOG_ALL_REPEATS or count & (count - 1) == 0:
             fields = {name: value for name, value in entry.items() if name not in {"seq", "at", "event", "first_at"}}
@@ -370,36 +451,7 @@ class Agent:
     def _jitter(self) -> int:
         return self._random.randrange(JITTER_STEPS)
 
-    # --- configuration --------------------------------------------------------------------------------------------
-
-    def _config_loaded(self, spec: NodeSpec, ids: tuple[int, ...]) -> None:
-        problem = user_problem(spec, self._user, is_root=os.geteuid() == 0)
-        if problem is not None:
-            self._config_failed(problem, ids)
-            self._configuration.watch()
-            return
-        self._take_up(spec, ids, None)
-
-    def _config_failed(self, error: str, ids: tuple[int, ...]) -> None:
-        last_good = None if self._booted else lastgood.read(self.settings.last_good_file)
-        if last_good is not None and user_problem(last_good, self._user, is_root=os.geteuid() == 0) is None:
-            self._take_up(last_good, ids, error)
-            return
-        for command_id in ids or (None,):
-            self.post(ConfigFailed(error=error, command_id=command_id))
-
-    def _take_up(self, spec: NodeSpec, ids: tuple[int, ...], warning: str | None) -> None:
-        """Hand a configuration to the core; the first one with everything that an earlier agent left."""
-        if not self._booted:
-            self._booted = True
-            self._takeover.boot(spec, ids[0] if ids else None, warning)
-            ids = ids[1:]
-        elif not ids:
-            self.post(ConfigLoaded(spec=spec, warning=warning))
-        for command_id in ids:
-            self.post(ConfigLoaded(spec=spec, command_id=command_id, warning=warning))
-        if warning is None:
-            self._writer.write_config(lastgood.encode(spec))
+    # --- the disk -------------------------------------------------------------------------------------------------
 
     def _note_trouble(self, path: Path, trouble: str | None) -> None:
         """Note that a file cannot be written, or can be again."""
@@ -410,8 +462,6 @@ class Agent:
             self.troubles[path] = trouble
             log.warning("store.file_failed", detail=trouble)
 
-    # --- the record -----------------------------------------------------------------------------------------------
-
     def _keep_record(self) -> None:
         """Hand the runtime record to the writer when something in it has changed; whatever does calls for an action."""
         if not self._changed or self.state.phase is NodePhase.WAITING_CONFIG:
@@ -421,7 +471,3 @@ class Agent:
         if made != self._recorded:
             self._recorded = made
             self._writer.write_record(self._encoder.encode(made))
-
-
-def _wall_offset_ns() -> int:
-    return time.time_ns() - boottime_ns()

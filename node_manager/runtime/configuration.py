@@ -38,6 +38,11 @@ class Configuration:
         self._retry_at_s = 0.0
         self._closed = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether the configuration is being read, or somebody waits for that."""
+        return self._task is not None or bool(self._waiting)
+
     def request(self, command_id: int | None = None) -> None:
         """Read the configuration; a request during a reading leads to one more."""
         if command_id is not None:

@@ -25,6 +25,9 @@ KEPT_REPEATS = 8
 VARYING = frozenset({"generation", "pid", "duration_ms"})
 """Figures that differ at each repeat of what is otherwise the same event."""
 
+_OWN = frozenset({"seq", "at", "event", "component", "count", "first_at"})
+"""What the history itself puts into an entry."""
+
 _Key = tuple[object, ...]
 
 
@@ -49,8 +52,7 @@ class History:
         entry: dict[str, Any] = {"seq": self._seq, "at": _iso(wall_ns), "event": log.event, "component": log.component}
         entry.update(fields)
         if not log.event.startswith(NEVER_COLLAPSED):
-            key: _Key = (log.event, log.component, *((name, fields[name]) for name in fields if name not in VARYING))
-            self._collapse(key, entry, wall_ns)
+            self._collapse(_key(log.event, log.component, fields), entry, wall_ns)
         self._entries[self._seq] = entry
         if len(self._entries) > self._max:
             self._forget(next(iter(self._entries)))
@@ -68,9 +70,12 @@ class History:
             before = self._forget(repeats[-1])
             entry["count"] = before.get("count", 1) + 1
             entry["first_at"] = before.get("first_at", before["at"])
-        self._keys[self._seq] = key
-        self._times[self._seq] = wall_ns
-        self._repeats.setdefault(key, deque()).append(self._seq)
+        self._link(self._seq, key, wall_ns)
+
+    def _link(self, seq: int, key: _Key, wall_ns: int) -> None:
+        self._keys[seq] = key
+        self._times[seq] = wall_ns
+        self._repeats.setdefault(key, deque()).append(seq)
 
     def _unlink(self, seq: int) -> None:
         """Let an entry stand for itself: no repeat counts on it any more."""
@@ -86,6 +91,19 @@ class History:
     def _forget(self, seq: int) -> dict[str, Any]:
         self._unlink(seq)
         return self._entries.pop(seq)
+
+    def keep(self) -> list[dict[str, Any]]:
+        """Return every entry, oldest first, for a successor."""
+        return list(self._entries.values())
+
+    def restore(self, entries: list[dict[str, Any]]) -> None:
+        """Go on with a predecessor's entries and its sequence numbers."""
+        for entry in entries[-self._max :]:
+            self._seq = seq = entry["seq"]
+            self._entries[seq] = entry
+            if not entry["event"].startswith(NEVER_COLLAPSED):
+                key = _key(entry["event"], entry["component"], {n: v for n, v in entry.items() if n not in _OWN})
+                self._link(seq, key, round(datetime.fromisoformat(entry["at"]).timestamp() * 1_000_000_000))
 
     def after(self, seq: int, limit: int) -> list[dict[str, Any]]:
         """Return the oldest `limit` entries whose `seq` is greater than `seq`."""
@@ -112,6 +130,11 @@ class History:
         """Have `wake` called after each new entry; the result ends that."""
         self._wakes.append(wake)
         return lambda: self._wakes.remove(wake)
+
+
+def _key(event: str, component: str | None, fields: dict[str, Any]) -> _Key:
+    """Return what entries have in common that say the same."""
+    return (event, component, *((name, fields[name]) for name in fields if name not in VARYING))
 
 
 def _bounded(value: str | int | bool | None) -> str | int | bool | None:

@@ -112,6 +112,17 @@ def _duration_ns(fields: dict[str, str], key: str) -> int | None:
     return int(text) * 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSocket:
+    """A component's socket that a successor in the same process takes over, with whatever waits in it."""
+
+    fd: int
+    component: str
+    generation: int
+    access: NotifyAccess
+    owner: int | None
+
+
 class _Socket:
     """The socket of one component, for its current generation."""
 
@@ -180,16 +191,33 @@ class NotifySockets:
         if entry is None:
             self._make_directory()
             path = self._directory / f"{component}.sock"
-            sock = sockets.bind(path, socket.SOCK_DGRAM, owner=owner)
-            bucket = TokenBucket(FLOOD_RATE_PER_S, FLOOD_BURST, self._loop.time())
-            entry = self._sockets[component] = _Socket(component, path, sock, owner, bucket)
-            self._loop.add_reader(sock.fileno(), self._read, entry, READS_PER_CALLBACK)
+            entry = self._add(component, path, sockets.bind(path, socket.SOCK_DGRAM, owner=owner), owner)
         elif entry.generation != generation:
             self._discard(entry)
             entry.bucket = TokenBucket(FLOOD_RATE_PER_S, FLOOD_BURST, self._loop.time())
         entry.generation = generation
         entry.access = access
         return entry.path
+
+    def keep(self) -> tuple[KeptSocket, ...]:
+        """Name the sockets for a successor in this very process."""
+        return tuple(
+            KeptSocket(
+                fd=entry.sock.fileno(),
+                component=entry.component,
+                generation=entry.generation,
+                access=entry.access,
+                owner=entry.owner,
+            )
+            for entry in self._sockets.values()
+        )
+
+    def resume(self, kept: tuple[KeptSocket, ...]) -> None:
+        """Go on with a predecessor's sockets."""
+        for one in kept:
+            path = self._directory / f"{one.component}.sock"
+            entry = self._add(one.component, path, socket.socket(fileno=one.fd), one.owner)
+            entry.generation, entry.access = one.generation, one.access
 
     def read_now(self, component: str, generation: int) -> None:
         """Take what this generation has sent and was not read yet: to be called before its end is posted."""
@@ -210,6 +238,12 @@ class NotifySockets:
         """Close every socket and remove the paths."""
         for component in tuple(self._sockets):
             self.close(component)
+
+    def _add(self, component: str, path: Path, sock: socket.socket, owner: int | None) -> _Socket:
+        bucket = TokenBucket(FLOOD_RATE_PER_S, FLOOD_BURST, self._loop.time())
+        entry = self._sockets[component] = _Socket(component, path, sock, owner, bucket)
+        self._loop.add_reader(sock.fileno(), self._read, entry, READS_PER_CALLBACK)
+        return entry
 
     def _make_directory(self) -> None:
         try:

@@ -206,13 +206,17 @@ class Processes:
         main = self._mains.get(action.component)
         self._commands.run_helper(action, main.pid if main is not None else None)
 
-    def adopt(self, proven: Proven) -> bool:
-        """Take over a process of an earlier agent, with its pidfd. False: it has ended, or the place is taken."""
+    def adopt(self, proven: Proven, *, ended: bool = False) -> bool:
+        """Take over a process of an earlier agent, with its pidfd. False: it has ended, or the place is taken.
+
+        `ended`: the pidfd was the earlier agent's own (re-exec): take it also when it has ended, and post how.
+        """
         found: Found = proven.found
         poller = select.poll()
         poller.register(proven.pidfd, select.POLLIN)
         stat = self._trees.procfs.stat(found.pid)
-        if found.component in self._mains or poller.poll(0) or stat is None:
+        gone = not ended and (bool(poller.poll(0)) or stat is None)
+        if found.component in self._mains or gone:
             os.close(proven.pidfd)
             self._trees.look_everywhere(found.component)
             return False
@@ -223,7 +227,7 @@ class Processes:
             pidfd=proven.pidfd,
             start_ticks=proven.start_ticks,
             started_ns=found.started_ns,
-            child=stat.ppid == os.getpid(),  # the program was replaced in place
+            child=stat is not None and stat.ppid == os.getpid() and stat.start_ticks == proven.start_ticks,
         )
         self._mains[main.component] = main
         self._by_pid[main.pid] = main
@@ -274,6 +278,11 @@ class Processes:
             )
             for main in self._mains.values()
         )
+
+    @property
+    def pidfds(self) -> tuple[int, ...]:
+        """The descriptors of these processes, in the same order."""
+        return tuple(main.pidfd for main in self._mains.values())
 
     # --- reaping ------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """From the core's state to the runtime record: what the next agent of this boot has to know."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from node_manager.core.actions import Spawn
@@ -21,7 +22,15 @@ class Recorder:
         self._nonce = nonce
         self._agent_pid = agent_pid
         self._births: dict[str, tuple[int, str]] = {}
+
+    @property
+    def births(self) -> dict[str, tuple[int, str]]:
         """Component -> generation, and the digest of the spec that its process was started with."""
+        return dict(self._births)
+
+    def go_on(self, births: Mapping[str, tuple[int, str]]) -> None:
+        """Know what a predecessor knew."""
+        self._births = dict(births)
 
     def spawned(self, action: Spawn) -> None:
         """Note a start."""

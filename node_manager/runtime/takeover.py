@@ -40,7 +40,7 @@ class Takeover:
         self._recorder = recorder
         self._listen = listen
         self._post = post
-        self._ambiguous: set[str] = set()
+        self.ambiguous: set[str] = set()
         """Components that several processes claimed to be."""
 
     def boot(self, spec: NodeSpec, command_id: int | None, warning: str | None) -> None:
@@ -48,7 +48,7 @@ class Takeover:
         stored = self._store.load(spec.host.instance_id or machine_id() or spec.host.name)
         kept, note = record.read(self._settings.record_file, boot_id=self._boot_id, nonce=self._nonce)
         findings = self._search(kept, spec)
-        self._ambiguous = inheritance.unclear(findings)
+        self.ambiguous = inheritance.unclear(findings)
         for text in (stored.note, note, *inheritance.remarks(findings)):
             if text:
                 log.warning("agent.warning", detail=text)
@@ -85,13 +85,13 @@ class Takeover:
 
     def still_ambiguous(self, component: str, spec: NodeSpec) -> str | None:
         """Return why a component whose identity was unclear may not be started yet, or None where it may."""
-        if component not in self._ambiguous:
+        if component not in self.ambiguous:
             return None
         kept = record.RuntimeRecord(boot_id=self._boot_id, nonce=self._nonce)
         pids = inheritance.claimants(self._search(kept, spec), component)
         if pids:
             return inheritance.sentence(pids)
-        self._ambiguous.discard(component)
+        self.ambiguous.discard(component)
         return None
 
     def _search(self, kept: record.RuntimeRecord, spec: NodeSpec) -> adoption.Findings:

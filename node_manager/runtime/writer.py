@@ -69,6 +69,7 @@ class Writer:
         self._record = _Place(record_path)
         self._config = _Place(config_path)
         self._closing = False
+        self._working = False
         self._changed = threading.Condition()
         # A daemon: a thread that hangs in the disk must not keep the agent from ending.
         self._thread = threading.Thread(target=self._run, name="xce-writer", daemon=True)
@@ -92,6 +93,13 @@ class Writer:
             self._config.waiting = data
             self._changed.notify()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is being written, or waits that is not just tried again after a failure."""
+        with self._changed:
+            waits = any(place.waiting is not None and place.trouble is None for place in (self._record, self._config))
+            return self._working or waits or self._facts is not None
+
     def close(self, timeout_s: float) -> bool:
         """Write what waits, each once, and end; takes at most `timeout_s`. False: not everything is written."""
         with self._changed:
@@ -112,6 +120,7 @@ class Writer:
     def _next(self) -> _Work | None:
         """Wait for what is to be written now; None: nothing any more."""
         with self._changed:
+            self._working = False
             while True:
                 now_s = time.monotonic()
                 due: list[tuple[_Place, bytes]] = []
@@ -127,6 +136,7 @@ class Writer:
                         wait_s = left_s if wait_s is None else min(wait_s, left_s)
                 if self._facts is not None or due:
                     facts, self._facts = self._facts, None
+                    self._working = True
                     return _Work(facts, tuple(due))
                 if self._closing:
                     return None

@@ -1,0 +1,66 @@
+"""The agent's sense of time: when the core needs a tick, how long the agent itself could not listen, the wall clock.
+
+The timer never stands for later than a pulse from now. So whenever the loop turns it knows since when it has not been
+heard of at the most, whatever kept it: SIGSTOP, a suspended host, a starved machine, a callback of its own that took
+too long. Without a pulse only a stall over a deadline would be seen, and one that began long before it not measured.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from node_manager.core.spec import NS_PER_S
+from node_manager.runtime.clock import BootTimer, boottime_ns
+
+PULSE_NS = 1 * NS_PER_S
+"""How often the loop turns at least. Of a stall, at most so much is not seen."""
+STALL_NS = 1 * NS_PER_S
+"""A timer that fires later than this was not heard in time: the agent itself was stopped, suspended or starved."""
+WALL_STEP_NS = NS_PER_S // 10
+"""A smaller change of the wall clock against CLOCK_BOOTTIME is slewing, and not worth an event."""
+
+
+def wall_offset_ns() -> int:
+    """Return wall clock minus CLOCK_BOOTTIME."""
+    return time.time_ns() - boottime_ns()
+
+
+class Timekeeper:
+    """One timer. `tick` is called from the loop when the core has to look at the clock; `pulse` whenever it fires."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, tick: Callable[[], None], pulse: Callable[[], None]) -> None:
+        self._tick = tick
+        self._pulse = pulse
+        self._wanted_ns: int | None = None
+        self._armed_ns: int | None = None
+        self._timer = BootTimer(loop, self._expired)
+
+    def arm(self, at_ns: int | None) -> None:
+        """Have a tick at `at_ns` of CLOCK_BOOTTIME, at once if that is past; None: none. For the end of each turn."""
+        now = boottime_ns()
+        self._wanted_ns = at_ns
+        pulse_ns = now + PULSE_NS
+        self._armed_ns = pulse_ns if at_ns is None else min(max(at_ns, now), pulse_ns)
+        self._timer.arm(self._armed_ns)
+
+    def stalled_ns(self) -> int:
+        """Return for how long the loop has not turned beyond what it should, once for each stall; 0: it has not."""
+        late_ns = self._late_ns()
+        if late_ns:
+            self._armed_ns = None
+        return late_ns
+
+    def close(self) -> None:
+        """Stop for good."""
+        self._timer.close()
+
+    def _late_ns(self) -> int:
+        late_ns = 0 if self._armed_ns is None else boottime_ns() - self._armed_ns
+        return late_ns if late_ns > STALL_NS else 0
+
+    def _expired(self) -> None:
+        self._pulse()
+        if self._late_ns() or (self._wanted_ns is not None and self._wanted_ns <= boottime_ns()):
+            self._tick()
+        else:
+            self.arm(self._wanted_ns)

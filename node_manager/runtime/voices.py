@@ -1,0 +1,95 @@
+"""What components say and are told: the heartbeat socket and the notify sockets, over the components of one state."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from node_manager.core import status
+from node_manager.core.events import Event
+from node_manager.core.nodestate import NodeState
+from node_manager.core.spec import ComponentSpec
+from node_manager.heartbeat.server import HeartbeatServer, KeptConnection
+from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.notify import KeptSocket, NotifySockets
+from node_manager.runtime.process import Processes
+from node_manager.runtime.settings import Settings
+from node_manager.runtime.vitals import vitals
+
+
+class Voices:
+    """Both kinds of socket of one agent. `state` gives the core's state of this moment."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        *,
+        boot_id: str,
+        post: Callable[[Event], None],
+        processes: Processes,
+        state: Callable[[], NodeState],
+    ) -> None:
+        self._boot_id = boot_id
+        self._state = state
+        self._accounts = Accounts()
+        self._notified: set[str] = set()
+        """Components that have a notify socket."""
+        self.heartbeats = HeartbeatServer(
+            loop,
+            settings.heartbeat_socket,
+            post=post,
+            identify=processes.identify,
+            hello=self._hello,
+            levels=self._levels,
+        )
+        self.notify = NotifySockets(
+            loop, settings.notify_dir, post=post, identify=processes.identify, member=processes.member
+        )
+
+    def listen_to(self, spec: ComponentSpec, generation: int) -> None:
+        """Have the component's notify socket take this generation's datagrams. Raises OSError."""
+        uid = self._accounts.uid(spec.user)
+        if uid is None:
+            uid = os.geteuid()  # nobody can be started under that name, so nobody else is to speak
+        self._notified.add(spec.name)
+        self.notify.open(spec.name, generation, spec.notify_access, uid=uid)
+
+    def last_words(self, component: str, generation: int) -> None:
+        """Take what a process had sent before its end is posted: "decommissioned" comes before its exit status."""
+        self.heartbeats.read_now(component, generation)
+        self.notify.read_now(component, generation)
+
+    def tidy(self) -> None:
+        """Close the notify sockets of components that do not exist any more."""
+        for name in self._notified - self._state().members.keys():
+            self._notified.discard(name)
+            self.notify.close(name)
+
+    def resume(self, heartbeat_fd: int, connections: tuple[KeptConnection, ...], kept: tuple[KeptSocket, ...]) -> None:
+        """Go on with a predecessor's sockets. Raises OSError."""
+        self.heartbeats.resume(heartbeat_fd, connections)
+        self.notify.resume(kept)
+        self._notified.update(one.component for one in kept)
+
+    def close(self) -> None:
+        """Close every socket and remove its path."""
+        self.heartbeats.close()
+        self.notify.close_all()
+
+    def _hello(self, _component: str) -> list[tuple[str, str]]:
+        spec = self._state().spec
+        assert spec is not None, "only a component of the configuration can say hello"
+        return [
+            ("XCE_HEARTBEAT", "1"),
+            ("NODE", spec.host.name),
+            ("INSTANCE_ID", spec.host.instance_id or ""),
+            ("BOOT_ID", self._boot_id),
+            ("ROLES", ",".join(spec.roles)),
+        ]
+
+    def _levels(self, component: str) -> list[tuple[str, str]]:
+        found = status.levels(self._state(), component)
+        found.extend(status.expected_back_ms(self._state(), boottime_ns()))
+        found.extend(vitals())
+        return found
