@@ -15,7 +15,6 @@ class Seen:
 
     pid: int
     start: int
-    parent: int
     component: str
     main: bool
     """Its marker names its own pid: a child that inherited the environment does not have that."""
@@ -57,7 +56,6 @@ class Observer:
                 yield Seen(
                     pid=int(entry),
                     start=int(fields[19]),
-                    parent=int(fields[1]),
                     component=component,
                     main=marks.get(b"XCE_MAIN_PID") == entry.encode() and b"XCE_HELPER" not in marks,
                 )

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class Field:
         self.ledger = ledger
         self.observer = Observer(self.host.base)
         self._bystanders: list[tuple[int, int, Path]] = []
+        self._numbers = count()
 
     @property
     def agent(self) -> "subprocess.Popen[bytes]":
@@ -78,7 +80,7 @@ class Field:
 
     def bystander(self, **environment: str) -> int:
         """Start a process that nobody may signal, in a session of its own; return its pid."""
-        notes = self.host.base / f"bystander-{len(self._bystanders)}"
+        notes = self.host.base / f"bystander-{next(self._numbers)}"
         made = subprocess.Popen(
             python(BYSTANDER, str(notes)), env=environment, start_new_session=True, stdin=subprocess.DEVNULL
         )
@@ -92,6 +94,12 @@ class Field:
         start = start_time(pid)
         assert start is not None
         self._bystanders.append((pid, start, notes))
+
+    def release(self, *, keep: int) -> None:
+        """End the oldest bystanders, so that at most `keep` are left."""
+        for pid, _start, _notes in self._bystanders[: max(0, len(self._bystanders) - keep)]:
+            os.kill(pid, signal.SIGKILL)
+        self._bystanders = self._bystanders[-keep:]
 
     # --- the verdict ------------------------------------------------------------------------------------------------
 
@@ -179,6 +187,15 @@ def kill(seen: Seen) -> bool:
         os.kill(seen.pid, signal.SIGKILL)
         return True
     return False
+
+
+def replaced(field: Field, name: str) -> None:
+    """Kill a component, and wait for its successor: the agent does its work."""
+    seen = field.settled([name])[name]
+    assert kill(seen)
+    field.ledger.inject()
+    wait_until(lambda: start_time(seen.pid) != seen.start, f"{name} is gone")
+    field.settled([name])
 
 
 def _first_line(path: Path) -> str:

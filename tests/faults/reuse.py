@@ -1,0 +1,93 @@
+"""What `test_reuse` runs as a program in a pid namespace of its own, where few pids go round and round.
+
+Its argument is the directory of the host; the seed comes from XCE_FAULTS_SEED. It prints the ledger as JSON.
+"""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.faults.ledger import Ledger
+from tests.faults.observer import Seen, start_time
+from tests.faults.rig import QUICK, Field, kill, witness
+from tests.integration.host import Host, wait_until
+
+PIDS = 400
+"""pid_max of the namespace: a number returns after a few seconds."""
+ROUNDS = 25
+_PER_NAMESPACE = (6, 14)
+"""The kernel from which pid_max belongs to the namespace; before, it would be the whole machine's."""
+_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+def main() -> int:
+    """Run the scenario."""
+    base = Path(sys.argv[1])
+    dice = random.Random(int(os.environ["XCE_FAULTS_SEED"]))  # noqa: S311 - chance, no secret
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    if release >= _PER_NAMESPACE:
+        Path("/proc/sys/kernel/pid_max").write_text(str(PIDS))
+    ledger = Ledger()
+    hosts: list[Host] = []
+
+    def make(**options: Any) -> Host:
+        hosts.append(Host(base, **options))
+        return hosts[-1]
+
+    try:
+        scenario(make, base, ledger, dice)
+    finally:
+        print(json.dumps(ledger.counts))  # noqa: T201 - the answer
+        for host in hosts:
+            host.end()
+    return 0
+
+
+def scenario(make: Callable[..., Host], base: Path, ledger: Ledger, dice: random.Random) -> None:
+    """Give the pids of dead components to strangers, with and without an agent, while probes and starts use up pids."""
+    victims = [f"victim{number}" for number in range(3)]
+    probe = {"liveness": {"exec": {"command": ["/bin/true"]}, "period_s": 0.1}}
+    components: dict[str, Any] = {
+        name: {"command": witness(base, name, "setsid sleep 1000 & exec sleep 1000"), "restart": QUICK, "probes": probe}
+        for name in victims
+    }
+    components["steady"] = {"command": witness(base, "steady"), "probes": probe}
+    field = Field(make, ledger, components)
+    field.launch()
+    field.answers()
+    for _ in range(ROUNDS):
+        mains = field.settled()
+        without_agent = dice.random() < 0.5
+        if without_agent:
+            field.host.kill_agent()
+            ledger.inject()
+        for name in dice.sample(victims, dice.randint(1, len(victims))):
+            assert kill(mains[name])
+            ledger.inject()
+            take(field, mains[name])
+        if without_agent:
+            field.launch()
+            field.answers()
+        field.settled()
+        field.untouched()
+        field.kept("steady")
+        field.release(keep=30)
+    field.end()
+
+
+def take(field: Field, dead: Seen) -> None:
+    """Have a stranger under the pid of a dead component, unless somebody else was faster."""
+    wait_until(lambda: start_time(dead.pid) != dead.start and not Path(f"/proc/{dead.pid}").exists(), "its pid is free")
+    for _ in range(20):
+        _LAST_PID.write_text(str(dead.pid - 1))
+        if field.bystander() == dead.pid:
+            field.ledger.inject()
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())
