@@ -190,7 +190,7 @@ def _is_main(stat: Stat, marks: dict[str, str], markers: Markers) -> bool:
         marks.get(environment.MAIN_PID) == str(stat.pid)
         and stat.session == stat.pid
         and environment.HELPER not in marks
-        and marks.get(environment.HEARTBEAT_SOCKET) == markers.heartbeat_socket
+        and marks.get(markers.place[0]) == markers.place[1]
         and _generation(marks) > 0
     )
 

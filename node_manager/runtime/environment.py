@@ -24,6 +24,8 @@ MAIN_PID = "XCE_MAIN_PID"
 NONCE = "XCE_NODE_NONCE"
 TERM = "XCE_TERM"
 LEASE_VALID_UNTIL = "XCE_LEASE_VALID_UNTIL_NS"
+SUPERVISOR = "XCE_SUPERVISOR"
+"""Where there are no sockets: the runtime directory of the supervisor, or nothing where it has none."""
 HELPER = "XCE_HELPER"
 """Set for pre_start, reload, drain and probe commands alone: which run of a helper a process belongs to."""
 
@@ -39,23 +41,37 @@ class Markers:
     """What marks the processes of one agent's components. `nonce` is this host's for this boot."""
 
     nonce: str
-    runtime_dir: Path
+    runtime_dir: Path | None
+    sockets: bool = True
+    """False: a supervisor within another program, which has none. None has to have a directory either."""
 
     @property
     def heartbeat_socket(self) -> str:
         """Where components beat."""
-        return str(self.runtime_dir / "heartbeat.sock")
+        return str(self._directory / "heartbeat.sock")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The variable, and its value, that tells this agent's processes from those of another runtime directory."""
+        if self.sockets:
+            return HEARTBEAT_SOCKET, self.heartbeat_socket
+        return SUPERVISOR, "" if self.runtime_dir is None else str(self.runtime_dir)
 
     def notify_socket(self, component: str) -> str:
         """Where one component sends its sd_notify(3) datagrams."""
-        return str(self.runtime_dir / "notify" / f"{component}.sock")
+        return str(self._directory / "notify" / f"{component}.sock")
 
     def of(self, component: str, generation: int) -> Iterator[tuple[str, str]]:
         """The variables that name the node, the component and the run."""
         yield NONCE, self.nonce
         yield COMPONENT, component
         yield GENERATION, str(generation)
-        yield HEARTBEAT_SOCKET, self.heartbeat_socket
+        yield self.place
+
+    @property
+    def _directory(self) -> Path:
+        assert self.runtime_dir is not None, "sockets are in a directory"
+        return self.runtime_dir
 
 
 def component_environment(spec: ComponentSpec, account: Account) -> dict[str, str]:

@@ -26,7 +26,8 @@ class Planner:
         account = self._account(spec)
         marks = dict(self.markers.of(action.component, action.generation))
         marks[environment.MAIN_PID] = "0"  # the child writes its own pid here; the place is at the front
-        marks[environment.NOTIFY_SOCKET] = self.markers.notify_socket(action.component)
+        if self.markers.sockets:
+            marks[environment.NOTIFY_SOCKET] = self.markers.notify_socket(action.component)
         if action.term is not None:
             marks[environment.TERM] = str(action.term)
         if action.lease_valid_until_ns is not None:

@@ -77,7 +77,7 @@ class Processes:
     `log_dir` None: `log: file` goes to the agent's standard error. `warn` gets sentences about what went on without
     (a log that cannot be opened). `ending` is told a component and a generation when the main process has ended, while
     `identify` still knows it and before Exited is posted: the time to read what it had sent. `subreaper` False: orphans
-    go elsewhere, the whole process table is searched.
+    go elsewhere, the whole process table is searched. `sockets` False: there are none that components speak on.
     `exit_info` False: behave as where neither its zombie nor the kernel (6.15) tells how an adopted process ended.
     """
 
@@ -87,9 +87,10 @@ class Processes:
         *,
         post: Callable[[Event], None],
         jitter: Callable[[], int],
-        runtime_dir: Path,
+        runtime_dir: Path | None,
         log_dir: Path | None,
         nonce: str,
+        sockets: bool = True,
         subreaper: bool = True,
         warn: Callable[[str], None] = lambda _text: None,
         ending: Callable[[str, int], None] = lambda _component, _generation: None,
@@ -105,7 +106,7 @@ class Processes:
         self._ending: _Main | None = None
         self._exit_info = exit_info
         self._subreaper = subreaper
-        self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir))
+        self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir, sockets=sockets))
         self._trees = Trees(loop, nonce=nonce, subreaper=subreaper, procfs=procfs)
         self.helpers = Helpers(loop, self._trees, self._planner)
         """Runs commands beside components; exec probes use it too."""
