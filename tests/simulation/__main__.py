@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from itertools import pairwise
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import Pool
 from typing import Any
 
 from tests.simulation.runner import Result, run_seed, shrink
+from tests.simulation.summary import Summary
 
 DEFAULT_HOURS = 0.2
+PROGRESS_S = 10
+MAX_SHRUNK = 5
+"""Failures whose schedule is shrunk: it takes a hundred runs and more, and the rest is often the same fault."""
 
 
 def main() -> int:
@@ -20,63 +26,59 @@ def main() -> int:
     parser.add_argument("--managers", type=int, default=3, metavar="N")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--hours", type=float, default=DEFAULT_HOURS, metavar="H", help="with faults, for each seed")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds run at the same time")
     parser.add_argument("--first", action="store_true", help="stop at the first failure, and do not shrink it")
+    parser.add_argument("--verbose", action="store_true", help="name the pairs that were never seen")
     parser.add_argument("--replay", type=int, metavar="SEED", help="print the run of one seed readably")
     args = parser.parse_args()
     options: dict[str, Any] = {"managers": args.managers, "workers": args.workers, "hours": args.hours}
     if args.replay is not None:
-        result = run_seed(args.replay, keep_all=True, **options)
-        for at_ns, text in result.log:
-            print(f"{at_ns / 1e9:12.6f}  {text}")
-        print(result.failure or "passed")
-        return 1 if result.failure else 0
+        return _replay(run_seed(args.replay, keep_all=True, **options))
     first, _, last = args.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
-    return _run_first(seeds, options) if args.first else _run_all(seeds, options)
+    began, told = time.monotonic(), time.monotonic()
+    summary = Summary()
+    for result in results(seeds, args.jobs, options):
+        summary.add(result)
+        if result.failure is not None:
+            print(f"seed {result.seed}: {result.failure}")
+            if args.first:
+                return 1
+            _report(result, options, shrunk=summary.failed <= MAX_SHRUNK)
+        if time.monotonic() - told >= PROGRESS_S:
+            told = time.monotonic()
+            left_s = (told - began) * (len(seeds) - summary.seeds) / summary.seeds
+            text = f"{summary.seeds} of {len(seeds)} seeds, {summary.failed} failed, {left_s / 60:.0f} min left"
+            print(text, file=sys.stderr, flush=True)
+    print(*summary.lines(time.monotonic() - began, verbose=args.verbose), sep="\n")
+    return 1 if summary.failed else 0
 
 
-def _run_first(seeds: range, options: dict[str, Any]) -> int:
-    for seed in seeds:
-        failure = run_seed(seed, **options).failure
-        if failure:
-            print(f"seed {seed}: {failure}")
-            return 1
-    return 0
+def results(seeds: range, jobs: int, options: dict[str, Any]) -> Iterator[Result]:
+    """Yield what came of each seed, in their order, however many run at the same time."""
+    run = partial(run_seed, **options)
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    with Pool(jobs) as pool:
+        yield from pool.imap(run, seeds)
 
 
-def _run_all(seeds: range, options: dict[str, Any]) -> int:
-    began = time.monotonic()
-    events = steps = 0
-    hours = 0.0
-    pairs: set[tuple[str, str]] = set()
-    fault_pairs: set[tuple[str, str]] = set()
-    failed: list[Result] = []
-    for seed in seeds:
-        result = run_seed(seed, **options)
-        events, steps, hours = events + result.events, steps + result.steps, hours + result.host_hours
-        pairs |= set(result.state_events)
-        kinds = [fault.kind for fault in result.plan]
-        fault_pairs |= set(pairwise(kinds))
-        if result.failure:
-            failed.append(result)
-            _report(result, options)
-    took_s = time.monotonic() - began
-    print(
-        f"{len(seeds)} seeds, {len(failed)} failed; {events} events, {steps} steps of the core, {hours:.1f} host-hours"
-    )
-    print(f"{took_s:.1f} s: {len(seeds) / took_s:.2f} seeds/s, {events / took_s:.0f} events/s")
-    print(f"{len(pairs)} pairs of state and event, {len(fault_pairs)} pairs of faults in a row")
-    return 1 if failed else 0
+def _replay(result: Result) -> int:
+    for at_ns, text in result.log:
+        print(f"{at_ns / 1e9:12.6f}  {text}")
+    print(result.failure or "passed")
+    return 1 if result.failure else 0
 
 
-def _report(result: Result, options: dict[str, Any]) -> None:
-    print(f"seed {result.seed}: {result.failure}")
-    plan = shrink(result, **options)
-    print(f"  shrunk from {len(result.plan)} to {len(plan)} faults:")
-    for fault in plan:
-        print(f"    {fault}")
+def _report(result: Result, options: dict[str, Any], *, shrunk: bool) -> None:
+    if shrunk:
+        plan = shrink(result, **options)
+        print(f"  shrunk from {len(result.plan)} to {len(plan)} faults:")
+        for fault in plan:
+            print(f"    {fault}")
     print("  last events:")
-    for at_ns, text in list(result.log)[-25:]:
+    for at_ns, text in result.log[-25:]:
         print(f"    {at_ns / 1e9:12.6f}  {text}")
     sys.stdout.flush()
 

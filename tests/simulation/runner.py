@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ MAX_SHRINKS = 200
 
 @dataclass(slots=True)
 class Result:
-    """What came of one seed."""
+    """What came of one seed. `log` is kept where it failed, or all of it where that was asked for."""
 
     seed: int
     plan: list[Fault]
@@ -51,10 +52,14 @@ def run_seed(
         cluster.run(plan, until_ns)
     except Violation as violation:
         result.failure, result.invariant = str(violation), violation.name
+    except Exception as error:  # noqa: BLE001 - a crash is what came of this seed, and the other seeds are to be run
+        cluster.world.note(traceback.format_exc())
+        result.failure, result.invariant = f"{type(error).__name__}: {error}", type(error).__name__
     result.events, result.steps = cluster.world.events, cluster.invariants.steps
     result.host_hours = (managers + workers) * cluster.world.now / HOUR_NS
     result.state_events = dict(cluster.invariants.state_events)
-    result.log = list(cluster.world.log)
+    if keep_all or result.failure is not None:
+        result.log = list(cluster.world.log)
     return result
 
 
