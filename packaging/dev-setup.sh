@@ -11,6 +11,10 @@ packages=""
 "$python" -c 'import ensurepip' 2>/dev/null || packages="$packages python3-venv"
 command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || packages="$packages nginx-light"
 command -v curl >/dev/null || packages="$packages curl"
+# The parts in C are optional, but most tests are of them: a compiler, libc's and Python's headers.
+command -v cc >/dev/null || packages="$packages gcc libc6-dev"
+"$python" -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null ||
+    packages="$packages python3-dev"
 if [ -n "$packages" ] && command -v apt-get >/dev/null; then
     if [ "$(id -u)" = 0 ]; then
         apt-get update -qq
