@@ -358,6 +358,31 @@ static struct component *component_named(const xce_heartbeat *hb, struct slice n
     return NULL;
 }
 
+/* A place for one more. A full state that is coming in takes those of what it has not named, should there be no other. */
+static struct fact *fact_place(xce_heartbeat *hb, int full)
+{
+    int i;
+
+    if (hb->fact_count < XCE_MAX_FACTS)
+        return &hb->facts[hb->fact_count++];
+    for (i = 0; full && i < hb->fact_count; i++)
+        if (hb->facts[i].seen != hb->round)
+            return &hb->facts[i];
+    return NULL;
+}
+
+static struct component *component_place(xce_heartbeat *hb, int full)
+{
+    int i;
+
+    if (hb->component_count < XCE_MAX_COMPONENTS)
+        return &hb->components[hb->component_count++];
+    for (i = 0; full && i < hb->component_count; i++)
+        if (hb->components[i].seen != hb->round)
+            return &hb->components[i];
+    return NULL;
+}
+
 /*
  * An entry may have been left over from before the full state that is coming in: its first key in that state begins it
  * anew, so that an attribute which is not stated any more does not stay.
@@ -366,18 +391,17 @@ static void take_fact(xce_heartbeat *hb, struct slice rest, struct slice value, 
 {
     struct slice name, attribute;
     struct fact *fact;
+    int fresh;
 
     split_attribute(rest, &name, &attribute);
     fact = fact_named(hb, name);
+    fresh = fact == NULL || (full && fact->seen != hb->round);
     if (fact == NULL) {
-        if (name.n < 1 || name.n > MAX_FACT_NAME || hb->fact_count == XCE_MAX_FACTS)
+        if (name.n < 1 || name.n > MAX_FACT_NAME || (fact = fact_place(hb, full)) == NULL)
             return;
-        fact = &hb->facts[hb->fact_count++];
         copy(fact->name, sizeof fact->name, name);
-        fact->value = -1;
-        fact->term = fact->valid_until_ns = -1;
     }
-    if (full && fact->seen != hb->round) {
+    if (fresh) {
         fact->value = -1;
         fact->term = fact->valid_until_ns = -1;
     }
@@ -405,18 +429,17 @@ static void take_component(xce_heartbeat *hb, struct slice rest, struct slice va
 {
     struct slice name, attribute;
     struct component *component;
+    int fresh;
 
     split_attribute(rest, &name, &attribute);
     component = component_named(hb, name);
+    fresh = component == NULL || (full && component->seen != hb->round);
     if (component == NULL) {
-        if (name.n < 1 || name.n > XCE_MAX_NAME || hb->component_count == XCE_MAX_COMPONENTS)
+        if (name.n < 1 || name.n > XCE_MAX_NAME || (component = component_place(hb, full)) == NULL)
             return;
-        component = &hb->components[hb->component_count++];
         copy(component->name, sizeof component->name, name);
-        component->state = XCE_UNKNOWN;
-        component->restarts = component->expected_back_ms = -1;
     }
-    if (full && component->seen != hb->round) {
+    if (fresh) {
         component->state = XCE_UNKNOWN;
         component->restarts = component->expected_back_ms = -1;
     }
@@ -513,7 +536,7 @@ static void heed_fence(xce_heartbeat *hb)
     struct slice name = {hb->fenced, strlen(hb->fenced)};
     const struct fact *fact = name.n ? fact_named(hb, name) : NULL;
 
-    if (fact == NULL)
+    if (fact == NULL || hb->ended)
         return;
     if (fact->value == 0 || (fact->term >= 0 && fact->term != hb->own_term))
         hb->ended = 1;
