@@ -34,7 +34,12 @@ def want(node: NodeState, member: Member, now: int) -> Want:
     waiting = [claim for claim in claims if claim.rule in _WAITING_RULES]
     up = claim.rule not in STOPPING_RULES and not member.removed
     # Its turn in the node's stop is something to wait for only where nothing else says down: a lease does not wait.
-    held = _stopping_rules(claims) == {Rule.NODE_STOPPING} and not member.removed and _turn_not_come(node, spec)
+    held = (
+        node.phase is NodePhase.STOPPING
+        and not member.removed
+        and _stopping_rules(claims) == {Rule.NODE_STOPPING}
+        and _turn_not_come(node, spec)
+    )
     return Want(
         up=up,
         rule=claim.rule,

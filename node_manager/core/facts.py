@@ -53,10 +53,10 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Whether one condition holds for one dependant; `until_ns` is when it stops holding by itself."""
+    """Whether one condition holds for one dependant, or why not; `until_ns` is when it stops holding by itself."""
 
     met: bool
-    reason: str
+    reason: str = ""
     until_ns: int | None = None
 
 
@@ -98,7 +98,20 @@ def state(table: FactTable, said: Statement, now: int) -> FactTable:
         name=said.fact, authority=said.authority, value=said.value, term=term, valid_until_ns=until, stated_ns=now
     )
     highest = {**table.highest, said.fact: max(term, table.highest.get(said.fact, 0))}
-    return replace(table, leased={**table.leased, said.fact: new}, highest=highest)
+    return FactTable(leased={**table.leased, said.fact: new}, highest=highest)
+
+
+def is_news(old: LeasedFact | None, new: LeasedFact, spec: ComponentSpec, now: int) -> bool:
+    """Tell whether a statement can change what is decided about `spec`, which has a condition on the fact.
+
+    An authority says the same again with each of its heartbeats: then only the instant of the statement is new, and
+    that counts for nothing but the reason why a lease near its end is not enough.
+    """
+    if old is None or old.value is not new.value or old.term != new.term or old.restored:
+        return True
+    if not new.value:
+        return False
+    return old.valid_until_ns != new.valid_until_ns or now >= new.valid_until_ns - stop_budget_ns(spec)
 
 
 def restore(leases: tuple[KeptLease, ...], highest: tuple[tuple[str, int], ...], now: int) -> FactTable:
@@ -147,7 +160,7 @@ def condition(table: FactTable, name: str, spec: ComponentSpec, now: int) -> Con
         return Condition(met=False, reason=f"{name} is false: {fact.authority} gave it up (term {fact.term})")
     budget_ns = stop_budget_ns(spec)
     if now < fact.valid_until_ns - budget_ns:
-        return Condition(met=True, reason=f"{name} holds (term {fact.term})", until_ns=fact.valid_until_ns - budget_ns)
+        return Condition(met=True, until_ns=fact.valid_until_ns - budget_ns)
     if not fact.restored and fact.valid_until_ns - fact.stated_ns <= budget_ns:
         return Condition(
             met=False,

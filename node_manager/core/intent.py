@@ -75,7 +75,7 @@ class Want:
 
 def ruling(claims: list[Claim]) -> Claim:
     """Return the claim that decides. `claims` is not empty: `configured` always holds."""
-    return min(claims, key=lambda claim: PRECEDENCE[claim.rule])
+    return claims[0] if len(claims) == 1 else min(claims, key=lambda claim: PRECEDENCE[claim.rule])
 
 
 def by_precedence(claims: list[Claim]) -> tuple[Claim, ...]:

@@ -149,11 +149,12 @@ class Turn:
             return
         old = self.node.table.leased.get(said.fact)
         self.node = replace(self.node, table=facts.state(self.node.table, said, self.now))
+        new = self.node.table.leased[said.fact]
         if old is None or (old.value, old.term) != (said.value, said.term):
             self.log("fact.changed", said.authority, fact=said.fact, value=said.value, term=said.term)
-        followers = self.node.index.followers.get(said.fact, ())
-        self.mark(*followers)
-        for name in followers:
+        for name in self.node.index.followers.get(said.fact, ()):
+            if name in self.members and facts.is_news(old, new, self.node.spec_of(name), self.now):
+                self.mark(name)
             self.actions.append(SendLevels(component=name))
 
     def expire(self) -> None:

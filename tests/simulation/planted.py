@@ -39,8 +39,8 @@ MUTATIONS = (
     Mutation(
         "standby does not reach whoever depends on it",
         CORE + "turn.py",
-        "        self.mark(*followers)\n",
-        "",
+        "                self.mark(name)\n            self.actions.append(SendLevels",
+        "                pass\n            self.actions.append(SendLevels",
     ),
     Mutation(
         "expired lease still believed",

@@ -102,6 +102,32 @@ class TestConditions:
         restored = facts.restore((kept,), (), T0)
         assert "not renewed in time" in facts.condition(restored, FACT, SCHEDULER, T0).reason
 
+    @pytest.mark.parametrize(
+        ("before", "after", "now", "news"),
+        [
+            (None, said(), T0, True),
+            (said(), said(), T0, False),
+            (said(), said(), T0 + 20 * S - BUDGET - 1, False),
+            (said(), said(), T0 + 20 * S - BUDGET, True),
+            (said(), said(until_ns=T0 + 21 * S), T0, True),
+            (said(), said(6), T0, True),
+            (said(), said(value=False), T0, True),
+            (said(value=False), said(value=False), T0, False),
+            (said(value=False), said(6, value=False), T0, True),
+        ],
+    )
+    def test_what_is_news(self, before: Statement | None, after: Statement, now: int, news: bool) -> None:
+        """What is said again has dependants decided about anew only where the reason could change: near the end."""
+        old = FactTable() if before is None else table(before)
+        new = facts.state(old, after, now)
+        assert news is facts.is_news(old.leased.get(FACT), new.leased[FACT], SCHEDULER, now)
+
+    def test_what_was_restored_is_news_when_it_is_said(self) -> None:
+        """Of a restored lease it is not known when it was stated; now it is."""
+        kept = KeptLease(fact=FACT, authority="controller", value=True, term=5, valid_until_ns=T0 + 20 * S)
+        old = facts.restore((kept,), (), T0)
+        assert facts.is_news(old.leased[FACT], facts.state(old, said(), T0).leased[FACT], SCHEDULER, T0)
+
     def test_several(self) -> None:
         """Under several leases the one that ends first binds; without a leased condition nothing does."""
         both = replace(SCHEDULER, run_while=(FACT, "lease.p"))
