@@ -1,9 +1,9 @@
 """From the core's state to the runtime record: what the next agent of this boot has to know."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from node_manager.core.actions import Spawn
+from node_manager.core.changed import replace
 from node_manager.core.events import Found, KeptHold, KeptLease, Past
 from node_manager.core.nodestate import Member, NodeState
 from node_manager.core.ordering import process_digest
