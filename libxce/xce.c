@@ -684,16 +684,15 @@ static int64_t pace_at_ns(const xce_heartbeat *hb)
     return hb->paced_ns - (PACE_BURST - 1) * PACE_NS;
 }
 
-/* Whether this is the process that may speak. A forked child gives back its copy of the descriptor, and nothing else. */
-static int speaks(xce_heartbeat *hb)
+/* Whether this is a forked child. It gives back its copy of the descriptor, and nothing else. */
+static int in_child(xce_heartbeat *hb)
 {
-    if (hb->owner != getpid()) {
-        if (hb->fd >= 0)
-            close(hb->fd);
-        hb->fd = -1;
-        hb->mute = 1;
-    }
-    return !hb->mute;
+    if (hb->owner == getpid())
+        return 0;
+    if (hb->fd >= 0)
+        close(hb->fd);
+    hb->fd = -1;
+    return 1;
 }
 
 /* As random as it needs to be to spread load (xorshift64). */
@@ -846,12 +845,11 @@ int xce_heartbeat_poll(xce_heartbeat *hb)
     int saved = errno, came = 0;
     int64_t now = xce_boottime_ns();
 
-    if (hb->owner != getpid()) {
-        speaks(hb);
+    if (in_child(hb)) {
         errno = saved;
         return -EPERM;
     }
-    if (!speaks(hb))
+    if (hb->mute)
         return 0;
     if (hb->fd >= 0)
         came = receive(hb, now);
