@@ -30,8 +30,8 @@ def want(node: NodeState, member: Member, now: int) -> Want:
     """Return what the ledger asks of the component's machine now."""
     spec = member.spec
     claims = outer(node, member, now)
-    claim = ruling([claim for claim in claims if claim.rule not in _WAITING_RULES])
     waiting = [claim for claim in claims if claim.rule in _WAITING_RULES]
+    claim = ruling([claim for claim in claims if claim not in waiting] if waiting else claims)
     up = claim.rule not in STOPPING_RULES and not member.removed
     # Its turn in the node's stop is something to wait for only where nothing else says down: a lease does not wait.
     held = (
@@ -124,6 +124,8 @@ def condition_until_ns(node: NodeState, spec: ComponentSpec, now: int) -> int | 
 def _claim_host(node: NodeState, spec: ComponentSpec, claims: list[Claim]) -> None:
     record = node.in_force
     latch = latches.ruling_latch(record)
+    if latch is None and record.doubt is None:
+        return
     for fact in spec.stop_when:
         if not fact.startswith(facts.HOST_PREFIX) or not latches.reached(record, fact):
             continue
@@ -136,17 +138,15 @@ def _claim_host(node: NodeState, spec: ComponentSpec, claims: list[Claim]) -> No
             assert latch is not None, "what has been reached was latched"
             claims.append(_latch_claim(rule, latch))
     if drain_of(spec) is not None and not any(claim.rule is Rule.DRAINED for claim in claims):
-        claims.extend(_drain_claims(node, spec))
+        claims.extend(_drain_claims(node, spec, latch))
 
 
-def _drain_claims(node: NodeState, spec: ComponentSpec) -> list[Claim]:
+def _drain_claims(node: NodeState, spec: ComponentSpec, latch: Latch | None) -> list[Claim]:
     """Return what the host's drain says about a component that takes part in it."""
     record = node.in_force
-    latch = latches.ruling_latch(record)
     if record.doubt is not None:
         return [Claim(rule=Rule.DRAINED, reason=f"it is not known whether this host is drained: {record.doubt}")]
-    if latch is None:
-        return []
+    assert latch is not None, "only a latch makes a host drain"
     if latches.reached(record, "host.drained"):
         return [_latch_claim(Rule.DRAINED, latch)]
     if spec.name in node.drain_done:

@@ -86,8 +86,9 @@ def end_drain_if_complete(turn: Turn) -> None:
 
 def advance(turn: Turn, *, before: HostState) -> None:
     """Carry the drain under way on: tell whoever has not been told, and act when its deadline passes."""
-    if turn.node.host_state is not HostState.DRAINING:
-        if turn.node.host_state is not before:
+    host_state = turn.node.host_state
+    if host_state is not HostState.DRAINING:
+        if host_state is not before:
             _forget_drain(turn)
         return
     deadline_ns = drain_deadline_ns(turn.node)
