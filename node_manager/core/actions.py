@@ -96,6 +96,29 @@ class RunProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookAt:
+    """Look at the main process of a late component. Answered by `Looked`, unless the look itself hangs."""
+
+    component: str
+    generation: int
+    tree: bool
+    """What it started counts as a part of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeEvidence:
+    """Write down what the main process is doing, before it is killed for a wedge. Answered by `EvidenceTaken`.
+
+    `said` are lines on what is known of it already. The answer does not come where reading or writing hangs.
+    """
+
+    component: str
+    generation: int
+    spec: ComponentSpec
+    said: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndRun:
     """This generation is over: end its probes, its heartbeat connection and forget its notify datagrams."""
 
@@ -151,6 +174,8 @@ Action = (
     | CancelPreStart
     | RunHelper
     | RunProbe
+    | LookAt
+    | TakeEvidence
     | EndRun
     | SendLevels
     | WriteFacts

@@ -14,8 +14,10 @@ from node_manager.core.actions import Action, EndRun, RunPreStart, RunProbe, Spa
 from node_manager.core.changed import replace
 from node_manager.core.events import (
     Beat,
+    EvidenceTaken,
     Found,
     HeartbeatClosed,
+    Looked,
     Notified,
     PreStartDone,
     ProbeDone,
@@ -27,10 +29,10 @@ from node_manager.core.events import (
 )
 from node_manager.core.happenings import Adopted, ComponentEvent, Gone, RestartAsked, StartAsked, Updated, Wanted
 from node_manager.core.intent import Want
-from node_manager.core.ladder import Ladder
 from node_manager.core.run import Phase, Run
 from node_manager.core.spec import NS_PER_S, ComponentSpec
 from node_manager.core.states import WATCHED, Aim, ComponentState, State, describe_exit, jobs_of
+from node_manager.core.watch import Watcher
 
 
 def step(
@@ -40,10 +42,11 @@ def step(
     turn = _Turn(spec, state, now)
     turn.take(event)
     turn.settle_readiness()
+    turn.settle_verdict()
     return turn.state, tuple(turn.actions)
 
 
-class _Turn(Ladder):
+class _Turn(Watcher):
     """The work of one step."""
 
     __slots__ = ()
@@ -53,7 +56,7 @@ class _Turn(Ladder):
         match event:
             case (
                 Beat() | ProbeDone() | Notified() | Spawned() | SpawnFailed() | PreStartDone() | Gone() | TreeEmpty()
-                | HeartbeatClosed()
+                | HeartbeatClosed() | Looked() | EvidenceTaken()
             ):  # fmt: skip
                 if self.state.run is not None and event.generation == self.state.generation:
                     self.of_this_run(self.state.run, event)
@@ -77,7 +80,17 @@ class _Turn(Ladder):
     def of_this_run(
         self,
         run: Run,
-        event: Spawned | SpawnFailed | PreStartDone | Gone | TreeEmpty | ProbeDone | Beat | HeartbeatClosed | Notified,
+        event: Spawned
+        | SpawnFailed
+        | PreStartDone
+        | Gone
+        | TreeEmpty
+        | ProbeDone
+        | Beat
+        | HeartbeatClosed
+        | Notified
+        | Looked
+        | EvidenceTaken,
     ) -> None:
         match event:
             # What a process says before its spawn was answered counts: it may say hello within microseconds.
@@ -88,6 +101,10 @@ class _Turn(Ladder):
             case Notified() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
                 self.extend(run, event.extend_ns)
                 self.judge(runs.notified(run, event, self.now))
+            case Looked():
+                self.judge(self.looked(run, event))
+            case EvidenceTaken():
+                self.judge(self.evidence_taken(run, event))
             case Spawned() if run.phase is Phase.SPAWN:
                 self.spawned(run, event)
             case SpawnFailed() if run.phase is Phase.SPAWN:
@@ -347,13 +364,9 @@ class _Turn(Ladder):
                 )
             )
         failed = runs.failed(self.spec, run)
-        if failed is None:
-            return
-        if known is None:
+        if failed is not None and known is None:
             self.log("component.probe_failed", probe=failed[0].value, detail=failed[2].detail, pid=run.pid)
-        why = runs.must_restart(failed)
-        if why is not None and self.state.want.up and not self.state.want.patient:
-            self.stop(Aim.RETRY, why)
+        self.watch(run, failed)
 
     def settle_readiness(self) -> None:
         state, run = self.state, self.state.run

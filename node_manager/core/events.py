@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from node_manager.core.durable import DurableFacts
 from node_manager.core.spec import NodeSpec, ProbeKind
 from node_manager.core.symbols import Symbol
+from node_manager.core.wedge import Sample
 
 JITTER_STEPS = 1024
 """`jitter` is drawn from range(JITTER_STEPS)."""
@@ -294,6 +295,26 @@ class ProbeDone:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """A look at a late component. `sample` None: it could not be looked at, and `trouble` says why."""
+
+    component: str
+    generation: int
+    sample: Sample | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceTaken:
+    """What a wedged component was doing stands in the file `path`; None: it does not, and `trouble` says why."""
+
+    component: str
+    generation: int
+    path: str | None
+    trouble: str = ""
+
+
 # --- what components say ----------------------------------------------------------------------------------------
 
 
@@ -379,6 +400,8 @@ Event = (
     | PreStartDone
     | HelperDone
     | ProbeDone
+    | Looked
+    | EvidenceTaken
     | Beat
     | HeartbeatClosed
     | Notified

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from node_manager.core.events import (
     Beat,
+    EvidenceTaken,
     ExitStatus,
     Found,
     HeartbeatClosed,
+    Looked,
     Notified,
     PreStartDone,
     ProbeDone,
@@ -84,6 +86,8 @@ ComponentEvent = (
     | Gone
     | TreeEmpty
     | ProbeDone
+    | Looked
+    | EvidenceTaken
     | Beat
     | HeartbeatClosed
     | Notified

@@ -17,12 +17,14 @@ from node_manager.core.events import (
     ConfigFailed,
     ConfigLoaded,
     Event,
+    EvidenceTaken,
     Exited,
     FactsWriteFailed,
     FactsWritten,
     HeartbeatClosed,
     HelperDone,
     Leadership,
+    Looked,
     Notified,
     PreStartDone,
     ProbeDone,
@@ -88,6 +90,7 @@ def _take(turn: Turn, event: Event) -> None:
             _tick(turn)
         case (
             ProbeDone() | Notified() | Spawned() | SpawnFailed() | TreeEmpty() | PreStartDone() | HeartbeatClosed()
+            | Looked() | EvidenceTaken()
         ):  # fmt: skip
             if event.component in turn.members:
                 turn.feed(event.component, event)

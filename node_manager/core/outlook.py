@@ -42,7 +42,7 @@ def standing(node: NodeState, member: Member) -> str:
         return state.reason
     failed = runs.failed(member.spec, run)
     if failed is not None:
-        return runs.failure_sentence(*failed)
+        return runs.why_failed(run, failed)
     if run.told_to_drain and state.state is State.RUNNING:
         return _told_to_drain(node, member)
     if state.state is State.RUNNING and state.ready is not True:

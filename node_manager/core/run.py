@@ -16,14 +16,21 @@ from node_manager.core.spec import (
     ComponentSpec,
     HeartbeatCheck,
     NotifyCheck,
-    OnFailure,
     ProbeKind,
     ProbeSpec,
 )
 from node_manager.core.symbols import Symbol
+from node_manager.core.wedge import Verdict, Watch
 
+LATE_AFTER_INTERVALS = 2
+"""Late by so many intervals it is looked at for the first time: one beat is missing, and one interval is left to
+compare looks before it is silent."""
+WATCHDOG_LATE_QUARTERS = 3
+"""Likewise after so many quarters of the time that it promised: sd_notify(3) advises to speak each half."""
 SILENT_AFTER_INTERVALS = 3
 """A component that is late by three of the intervals that it promised is silent (heartbeat protocol 1)."""
+_SILENT_WHEN_LATE = SILENT_AFTER_INTERVALS - LATE_AFTER_INTERVALS
+"""Intervals from late to silent."""
 MAX_STATUS_CHARS = 256
 """Bound on the free text that a component says of itself."""
 
@@ -78,6 +85,8 @@ class Run:
     epoch: int | None = None
     """The epoch that it stated for this host."""
     told_to_drain: bool = False
+    watch: Watch | None = None
+    """It is late, and looked at."""
 
 
 def begin(spec: ComponentSpec, run: Run, now: int) -> Run:
@@ -186,6 +195,8 @@ def stalled(run: Run, duration_ns: int, now: int) -> Run:
         startup=put_off(run.startup),
         readiness=put_off(run.readiness),
         liveness=put_off(run.liveness),
+        # What was seen before says nothing about time in which everything stood still.
+        watch=None,
     )
 
 
@@ -237,7 +248,8 @@ def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: 
                 interval_ms = (run.interval_ns or 0) // 1_000_000
                 detail = f"silent for {SILENT_AFTER_INTERVALS} intervals of {interval_ms} ms"
                 return probes.settle(state, False, detail, next_ns=None)
-            return probes.settle(state, True, "its heartbeats come", next_ns=silent_at)
+            late_at = silent_at - _SILENT_WHEN_LATE * (run.interval_ns or 0)
+            return probes.settle(state, True, "its heartbeats come", next_ns=late_at if now < late_at else silent_at)
         case _ as never:
             assert_never(never)
 
@@ -256,10 +268,11 @@ def _judge_notify(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: Run
                 return probes.settle(state, False, "it asked for it with WATCHDOG=trigger", next_ns=None)
             if run.watchdog_ns is None or run.last_watchdog_ns is None:
                 return probes.settle(state, None, "has not asked for a watchdog", next_ns=state.next_ns)
-            late_at = run.last_watchdog_ns + run.watchdog_ns
-            if now >= late_at:
+            silent_at = run.last_watchdog_ns + run.watchdog_ns
+            if now >= silent_at:
                 return probes.settle(state, False, f"no WATCHDOG=1 for {run.watchdog_ns / NS_PER_S:g} s", next_ns=None)
-            return probes.settle(state, True, "its WATCHDOG=1 comes", next_ns=late_at)
+            late_at = _watchdog_late_at(run.last_watchdog_ns, run.watchdog_ns)
+            return probes.settle(state, True, "its WATCHDOG=1 comes", next_ns=late_at if now < late_at else silent_at)
         case _ as never:
             assert_never(never)
 
@@ -285,13 +298,46 @@ def _silent_at(run: Run) -> int | None:
     return run.last_beat_ns + SILENT_AFTER_INTERVALS * run.interval_ns
 
 
+def _watchdog_late_at(last_ns: int, within_ns: int) -> int:
+    return last_ns + within_ns * WATCHDOG_LATE_QUARTERS // 4
+
+
+def is_late(spec: ComponentSpec, run: Run, now: int) -> bool:
+    """Tell whether a sign of life is overdue, though its probe may not have failed yet."""
+    if not run.passed_startup:
+        return run.startup is not None and (run.startup.failures > 0 or run.startup.verdict is False)
+    if spec.liveness is None or run.liveness is None:
+        return False
+    match spec.liveness.check:
+        case HeartbeatCheck():
+            silent_at = _silent_at(run)
+            return silent_at is not None and now >= silent_at - _SILENT_WHEN_LATE * (run.interval_ns or 0)
+        case NotifyCheck():
+            if run.watchdog_ns is None or run.last_watchdog_ns is None:
+                return run.asked_for_restart
+            return run.asked_for_restart or now >= _watchdog_late_at(run.last_watchdog_ns, run.watchdog_ns)
+        case _:
+            return run.liveness.failures > 0
+
+
+def verdict(run: Run) -> Verdict | None:
+    """Return what is said of its process: `ok` where its liveness probe vouches for it, None where nothing does."""
+    if run.watch is not None:
+        return run.watch.finding.verdict
+    return Verdict.OK if run.liveness is not None and run.liveness.verdict is True else None
+
+
 def wake_ns(run: Run) -> int | None:
     """Return when time alone will next change something about this run's probes, or None."""
     earliest: int | None = None
     for state in (run.startup, run.readiness, run.liveness):
         if state is not None and state.next_ns is not None and (earliest is None or state.next_ns < earliest):
             earliest = state.next_ns
-    return earliest
+    return earliest if run.watch is None else _earlier(earliest, run.watch.wake_ns)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 def ready(spec: ComponentSpec, run: Run, *, running: bool) -> bool | None:
@@ -325,9 +371,12 @@ def failed(spec: ComponentSpec, run: Run) -> Failure | None:
     return kind, probe, state
 
 
-def must_restart(failure: Failure) -> str | None:
-    """Return why the run must be ended for a failed probe, or None where its failure is only reported."""
-    return None if failure[1].on_failure is OnFailure.REPORT else failure_sentence(*failure)
+def why_failed(run: Run, failure: Failure) -> str:
+    """Return the sentence that names the failed probe, what it saw, and what is said of the process."""
+    sentence = failure_sentence(*failure)
+    if run.watch is None or not run.watch.decided or run.watch.before is None:
+        return sentence  # nothing was seen
+    return f"{sentence}; {run.watch.finding.verdict.value}: {run.watch.finding.detail}"
 
 
 def failure_sentence(kind: ProbeKind, _probe: ProbeSpec, state: ProbeState) -> str:

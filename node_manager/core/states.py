@@ -7,6 +7,7 @@ from node_manager.core.intent import PRECEDENCE, Rule, Want
 from node_manager.core.run import Phase, Run
 from node_manager.core.run import wake_ns as run_wake_ns
 from node_manager.core.symbols import Symbol
+from node_manager.core.wedge import Verdict
 
 
 class State(Symbol):
@@ -125,6 +126,8 @@ class ComponentState:
     litter: bool = False
     """Something that it started may live on without its main process (kill scope `process`, or an earlier agent's)."""
     ready: bool | None = False
+    verdict: Verdict | None = None
+    """What is said of its process; None: nothing judges it."""
 
 
 SIGNAL_NAMES = {

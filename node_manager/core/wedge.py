@@ -173,3 +173,47 @@ def _time(duration_ns: int) -> str:
     if duration_ns >= NS_PER_S // 10:
         return f"{duration_ns / NS_PER_S:.3g} s"
     return f"{duration_ns // NS_PER_MS} ms" if duration_ns >= NS_PER_MS else "less than 1 ms"
+
+
+LOOK_WAIT_NS = 5 * NS_PER_S
+"""How long a look may take: a starved host is slow to look, and it matters to know that it is starved."""
+LATE = Finding(verdict=Verdict.SLOW, detail="it is late")
+"""What is said before it was looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """An episode in which a component is late. It ends with its next sign of life, or with its run."""
+
+    since_ns: int
+    finding: Finding = LATE
+    before: Sample | None = None
+    """The look that the next one is compared with."""
+    progress: int | None = None
+    """PROGRESS at that look."""
+    look_ns: int | None = None
+    """When it is looked at next."""
+    asked_ns: int | None = None
+    """A look is under way, since when."""
+    hangs: bool = False
+    """That look has not come back in time."""
+    failed_ns: int | None = None
+    """Its probe has failed: a look from this instant on decides."""
+    decided: bool = False
+    deadlocked_ns: int | None = None
+    """Since when the verdict has been `deadlocked`."""
+    evidence_by_ns: int | None = None
+    """Evidence is being taken; a kill waits for it until this instant."""
+    evidence_done: bool = False
+
+    @property
+    def wake_ns(self) -> int | None:
+        """When time alone will next change something about it, or None."""
+        times = []
+        if self.asked_ns is not None and not self.hangs:
+            times.append(self.asked_ns + LOOK_WAIT_NS)
+        if self.asked_ns is None and self.look_ns is not None:
+            times.append(self.look_ns)
+        if self.evidence_by_ns is not None and not self.evidence_done:
+            times.append(self.evidence_by_ns)
+        return min(times, default=None)

@@ -25,6 +25,7 @@ from node_manager.core.actions import (
     Finish,
     KillTree,
     Log,
+    LookAt,
     Reply,
     RunHelper,
     RunPreStart,
@@ -32,6 +33,7 @@ from node_manager.core.actions import (
     SendLevels,
     Signal,
     Spawn,
+    TakeEvidence,
     WriteFacts,
 )
 from node_manager.core.events import (
@@ -55,6 +57,7 @@ from node_manager.core.spec import NodeSpec
 from node_manager.runtime import record, rundir, store
 from node_manager.runtime.adoption import Proven
 from node_manager.runtime.clock import boot_id, boottime_ns
+from node_manager.runtime.examiner import Examiner
 from node_manager.runtime.handover import Kept
 from node_manager.runtime.history import History
 from node_manager.runtime.outstanding import Outstanding
@@ -160,6 +163,7 @@ class Agent:
         self.heartbeats = self._voices.heartbeats
         self.notify = self._voices.notify
         self._probers = Probers(loop, post=self.post, helpers=self.processes.helpers)
+        self._examiner = Examiner(loop, self.post, self.processes.snapshot, settings.state_dir, settings.log_dir)
         self._takeover = Takeover(
             settings,
             boot_id=self.boot_id,
@@ -258,6 +262,7 @@ class Agent:
         self._closed = True
         self._uptake.reading.close()
         self._probers.close()
+        self._examiner.close()
         self._voices.close()
         self.processes.close()
         self._time.close()
@@ -406,6 +411,8 @@ class Agent:
                 self.processes.run_helper(action)
             case RunProbe():
                 self._probers.run(action)
+            case LookAt() | TakeEvidence():
+                self._examiner.carry_out(action)
             case EndRun():
                 self._probers.end(action.component, action.generation)
                 self.heartbeats.end(action.component, action.generation)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node_manager.core.actions import KillTree, RunPreStart, RunProbe
+from node_manager.core.actions import KillTree, LookAt, RunPreStart, RunProbe, TakeEvidence
 from node_manager.core.nodestate import NodeState
 from node_manager.heartbeat.server import KeptConnection
 from node_manager.runtime import carry
@@ -62,7 +62,7 @@ class Kept:
     running: tuple[ProcessRecord, ...]
     pidfds: tuple[int, ...]
     """One for each of `running`."""
-    repeat: tuple[KillTree | RunPreStart | RunProbe, ...]
+    repeat: tuple[KillTree | RunPreStart | RunProbe | LookAt | TakeEvidence, ...]
     ambiguous: tuple[str, ...]
     history: str
     """JSON, as the status API has it."""

@@ -2,7 +2,7 @@
 
 A re-exec replaces the program between two turns of the loop. Of what is under way then, some is waited for (a child
 between fork and exec, a write, a command that changes a component), and some is begun again by the successor, because
-that changes nothing: a check before a start, a probe, the kill of a tree.
+that changes nothing: a check before a start, a probe, the kill of a tree, a look at what is late.
 """
 
 from collections.abc import Hashable
@@ -12,17 +12,21 @@ from node_manager.core.actions import (
     CancelPreStart,
     EndRun,
     KillTree,
+    LookAt,
     RunHelper,
     RunPreStart,
     RunProbe,
     Spawn,
+    TakeEvidence,
     WriteFacts,
 )
 from node_manager.core.events import (
     Event,
+    EvidenceTaken,
     FactsWriteFailed,
     FactsWritten,
     HelperDone,
+    Looked,
     PreStartDone,
     ProbeDone,
     Spawned,
@@ -30,7 +34,7 @@ from node_manager.core.events import (
     TreeEmpty,
 )
 
-Repeatable = KillTree | RunPreStart | RunProbe
+Repeatable = KillTree | RunPreStart | RunProbe | LookAt | TakeEvidence
 """May be carried out once more by a successor."""
 
 
@@ -57,8 +61,12 @@ class Outstanding:
                 self._open[CancelPreStart, action.component] = action
             case RunProbe():
                 self._open[RunProbe, action.component, action.probe] = action
+            case LookAt() | TakeEvidence():
+                self._open[type(action), action.component] = action
             case EndRun():
                 self._end_probes(action)
+                self._open.pop((LookAt, action.component), None)
+                self._open.pop((TakeEvidence, action.component), None)
             case _:
                 pass
 
@@ -76,6 +84,10 @@ class Outstanding:
             case PreStartDone():
                 self._open.pop((RunPreStart, event.component), None)
                 self._open.pop((CancelPreStart, event.component), None)
+            case Looked():
+                self._open.pop((LookAt, event.component), None)
+            case EvidenceTaken():
+                self._open.pop((TakeEvidence, event.component), None)
             case ProbeDone():
                 self._probe_done(event)
             case _:

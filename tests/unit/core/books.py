@@ -11,6 +11,7 @@ from node_manager.core.actions import (
     Finish,
     KillTree,
     Log,
+    LookAt,
     Reply,
     RunHelper,
     RunPreStart,
@@ -18,6 +19,7 @@ from node_manager.core.actions import (
     SendLevels,
     Signal,
     Spawn,
+    TakeEvidence,
     WriteFacts,
 )
 from node_manager.core.durable import DurableFacts
@@ -140,7 +142,7 @@ class Books:
                 if main is not None:
                     main.killed = True
                 self.kills[action.component] = max(action.generation, self.kills.get(action.component, 0))
-            case RunProbe() | RunHelper():
+            case RunProbe() | RunHelper() | LookAt() | TakeEvidence():
                 assert self.mains[action.component].generation == action.generation, "what lives is probed and helped"
                 if isinstance(action, RunProbe):
                     self.probes.append(action)

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from node_manager.core import component
-from node_manager.core.actions import Action, Log, Signal
-from node_manager.core.events import Spawned
+from node_manager.core.actions import Action, Log, LookAt, Signal, TakeEvidence
+from node_manager.core.events import EvidenceTaken, Looked, Spawned
 from node_manager.core.happenings import ComponentEvent, Wanted
 from node_manager.core.intent import Lease, Rule, Want
 from node_manager.core.invariants import check_component
@@ -58,10 +58,27 @@ def up(**fields: Any) -> Want:
     return replace(UP, **fields)
 
 
+def blind(action: LookAt | TakeEvidence) -> Looked | EvidenceTaken:
+    """The answer of a host on which nothing can be seen."""
+    name, generation = action.component, action.generation
+    if isinstance(action, LookAt):
+        return Looked(component=name, generation=generation, sample=None, trouble="nothing can be seen")
+    return EvidenceTaken(component=name, generation=generation, path=None, trouble="nothing can be seen")
+
+
 class Machine:
     """One component's machine, driven event by event; every invariant is checked after each."""
 
-    def __init__(self, component_spec: ComponentSpec, state: ComponentState | None = None, now: int = T0) -> None:
+    def __init__(
+        self,
+        component_spec: ComponentSpec,
+        state: ComponentState | None = None,
+        now: int = T0,
+        *,
+        examined: bool = True,
+    ) -> None:
+        """`examined`: each look at it, and each call for evidence, is answered at once: nothing can be seen."""
+        self.examined = examined
         self.spec = component_spec
         self.state = ComponentState() if state is None else state
         self.now = now
@@ -73,7 +90,13 @@ class Machine:
         self.state, actions = component.step(self.spec, before, event, self.now)
         assert (self.state, actions) == component.step(self.spec, before, event, self.now), "same event, same result"
         check_component(self.spec, self.state)
-        return [action for action in actions if not isinstance(action, Log)]
+        found: list[Action] = []
+        for action in actions:
+            if self.examined and isinstance(action, LookAt | TakeEvidence):
+                found += self.take(blind(action))
+            elif not isinstance(action, Log):
+                found.append(action)
+        return found
 
     def want(self, want: Want = UP) -> list[Action]:
         """The ledger's ruling."""

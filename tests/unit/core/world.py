@@ -12,6 +12,8 @@ from node_manager.core import node, status
 from node_manager.core.actions import (
     Action,
     Log,
+    LookAt,
+    TakeEvidence,
 )
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import (
@@ -49,7 +51,7 @@ from node_manager.core.run import Phase
 from node_manager.core.spec import KillScope, NodeSpec
 from node_manager.core.states import ComponentState, State
 from tests.unit.core.books import Books, Main
-from tests.unit.core.build import T0, S
+from tests.unit.core.build import T0, S, blind
 
 MAX_TICKS = 10_000
 """Wakes within one stretch of time: more is a busy loop."""
@@ -62,6 +64,8 @@ class World(Books):
         super().__init__(disk, now)
         self.spec = spec
         self.boot = 1
+        self.examined = True
+        """Each look at a late component is answered at once by one that sees nothing, and each call for evidence."""
         self.state = NodeState()
         self.past: list[list[tuple[Event, int, tuple[Action, ...]]]] = [[]]
         """Every event of every agent's life, with its actions."""
@@ -196,7 +200,13 @@ class World(Books):
             self.check_leases()
         if isinstance(event, Tick):
             self.check_time()
-        return [action for action in actions if not isinstance(action, Log)]
+        found: list[Action] = []
+        for action in actions:
+            if isinstance(action, LookAt | TakeEvidence):
+                found += self.deliver(blind(action)) if self.examined else [action]
+            elif not isinstance(action, Log):
+                found.append(action)
+        return found
 
     def tick(self) -> list[Action]:
         """Time has come. Ticks at one instant come to rest."""

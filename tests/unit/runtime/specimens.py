@@ -53,7 +53,7 @@ class Specimen:
     def verdict(self, *, tree: bool = False, until: Callable[[Finding], object] = lambda _found: True) -> Finding:
         """The verdict of two looks in a row, when there is one and it is as awaited."""
         deadline = time.monotonic() + BOUND_S
-        before = self.looks.look(self.pid, self.start_ticks, tree=tree)
+        before = after = self.looks.look(self.pid, self.start_ticks, tree=tree)
         while time.monotonic() < deadline:
             after = self.looks.look(self.pid, self.start_ticks, tree=tree)
             found = judge(before, after)
