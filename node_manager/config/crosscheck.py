@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from node_manager.config.budget import rejoin_budget_ns
 from node_manager.config.document import Located, Path_
 from node_manager.config.errors import suggestion
 from node_manager.config.fields import NAME_PATTERN
 from node_manager.config.problems import Problem
+from node_manager.core.budget import rejoin_budget_ns
 from node_manager.core.events import HostState
 from node_manager.core.facts import HOST_PREFIX, LEASE_PREFIX, PRIMARY, is_leased
 from node_manager.core.spec import NS_PER_S, ComponentSpec, ProbeSpec, stop_budget_ns

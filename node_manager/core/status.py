@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from node_manager.core import claims, latches, outlook
 from node_manager.core import run as runs
+from node_manager.core.budget import expected_back_ns, rejoin_budget_ns
 from node_manager.core.durable import Latch
 from node_manager.core.events import HostState
 from node_manager.core.hostlife import drain_over, jobs_left_in
@@ -236,7 +237,7 @@ def why(node: NodeState, member: Member, now: int) -> WhyStatus:
     )
 
 
-def levels(node: NodeState, name: str) -> list[tuple[str, str]]:
+def levels(node: NodeState, name: str, now: int) -> list[tuple[str, str]]:
     """Return what the component `name` is told over its heartbeat connection, directives first.
 
     Levels, not events: everything is stated again whenever it is sent. A directive that does not hold is stated as 0.
@@ -245,6 +246,7 @@ def levels(node: NodeState, name: str) -> list[tuple[str, str]]:
     if member is None:
         return []
     found = _directives(node)
+    found.append(("REJOIN_BUDGET_MS", str(rejoin_budget_ns(member.spec) // NS_PER_MS)))
     for fact in dict.fromkeys((*member.spec.run_while, *member.spec.stop_when)):
         leased = node.table.leased.get(fact)
         if leased is not None:
@@ -254,16 +256,10 @@ def levels(node: NodeState, name: str) -> list[tuple[str, str]]:
     for other in node.members.values():
         found.append((f"COMPONENT.{other.spec.name}", other.state.state.value))
         found.append((f"COMPONENT.{other.spec.name}.RESTARTS", str(other.state.restarts)))
+        back_ns = expected_back_ns(other.spec, other.state, now)
+        if back_ns is not None:
+            found.append((f"COMPONENT.{other.spec.name}.EXPECTED_BACK_MS", str(back_ns // NS_PER_MS)))
     return found
-
-
-def expected_back_ms(node: NodeState, now: int) -> list[tuple[str, str]]:
-    """Return `COMPONENT.name.EXPECTED_BACK_MS` of every component that waits for its restart."""
-    return [
-        (f"COMPONENT.{member.spec.name}.EXPECTED_BACK_MS", str(max(0, member.state.deadline_ns - now) // NS_PER_MS))
-        for member in node.members.values()
-        if member.state.state is State.BACKOFF and member.state.deadline_ns is not None
-    ]
 
 
 def _directives(node: NodeState) -> list[tuple[str, str]]:

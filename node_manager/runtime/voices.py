@@ -89,7 +89,6 @@ class Voices:
         ]
 
     def _levels(self, component: str) -> list[tuple[str, str]]:
-        found = status.levels(self._state(), component)
-        found.extend(status.expected_back_ms(self._state(), boottime_ns()))
+        found = status.levels(self._state(), component, boottime_ns())
         found.extend(vitals())
         return found

@@ -202,7 +202,7 @@ def test_undrain() -> None:
     assert HostState.ACTIVE is host(world)
     world.beat("worker", host_state=HostState.DRAINING, epoch=3)
     assert HostState.ACTIVE is host(world), "an old epoch drains it no more"
-    assert ("UNDRAIN", "1") in status.levels(world.state, "worker")
+    assert ("UNDRAIN", "1") in status.levels(world.state, "worker", world.now)
     again = world.command(Verb.UNDRAIN)
     assert world.replies[again].detail == "this host is not draining"
     world.beat("worker", host_state=HostState.DRAINING, epoch=4)

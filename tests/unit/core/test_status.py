@@ -276,7 +276,7 @@ class TestLevels:
     def test_facts_for_a_dependant(self) -> None:
         """A dependant is told the facts that it depends on, with term and end; a stranger nothing."""
         world = managing(term=5, for_ns=20 * S)
-        told = dict(status.levels(world.state, "scheduler"))
+        told = dict(status.levels(world.state, "scheduler", world.now))
         assert ("true", "5", str(T0 + 20 * S)) == (
             told["FACT.controller.primary"],
             told["FACT.controller.primary.TERM"],
@@ -284,18 +284,18 @@ class TestLevels:
         )
         assert (told["COMPONENT.controller"], told["COMPONENT.controller.RESTARTS"]) == ("running", "0")
         world.standby("controller", 5)
-        assert dict(status.levels(world.state, "scheduler"))["FACT.controller.primary"] == "false"
-        assert "FACT.controller.primary" not in dict(status.levels(world.state, "controller"))
-        assert status.levels(world.state, "nobody") == []
+        assert dict(status.levels(world.state, "scheduler", world.now))["FACT.controller.primary"] == "false"
+        assert "FACT.controller.primary" not in dict(status.levels(world.state, "controller", world.now))
+        assert status.levels(world.state, "nobody", world.now) == []
 
     def test_directives_first(self) -> None:
         """Directives stand first, in every state, each as 1 or 0."""
         world = running(WORKER)
         keys = ["DECOMMISSIONED", "DRAIN", "DRAIN_DEADLINE_NS", "UNDRAIN", "EPOCH"]
-        assert keys == [key for key, _value in status.levels(world.state, "worker")[:5]]
+        assert keys == [key for key, _value in status.levels(world.state, "worker", world.now)[:5]]
 
         def directives() -> list[str]:
-            return [value for _key, value in status.levels(world.state, "worker")[:5]]
+            return [value for _key, value in status.levels(world.state, "worker", world.now)[:5]]
 
         assert directives() == ["0", "0", "0", "0", "0"]
         world.command(Verb.DRAIN, deadline_ns=T0 + 60 * S)
@@ -304,10 +304,34 @@ class TestLevels:
         assert directives() == ["1", "0", "0", "0", "0"]
 
     def test_expected_back(self) -> None:
-        """While a component waits for its restart the others are told when it will be back."""
-        world = running(WEB, spec("app"))
-        assert status.expected_back_ms(world.state, world.now) == []
+        """From its end until it has started, the others are told by when a component must have rejoined."""
+        startup = replace(HEARTBEAT, failure_threshold=20)
+        world = running(replace(WEB, startup=startup), spec("app"))
+        world.hello("web")
+
+        def back() -> str | None:
+            return dict(status.levels(world.state, "app", world.now)).get("COMPONENT.web.EXPECTED_BACK_MS")
+
+        assert back() is None
         world.exit("web")
-        back = [("COMPONENT.web.EXPECTED_BACK_MS", str(S // 10 // NS_PER_MS))]
-        assert back == status.expected_back_ms(world.state, world.now)
-        assert status.expected_back_ms(world.state, world.now + S) == [("COMPONENT.web.EXPECTED_BACK_MS", "0")]
+        assert back() == str((S // 10 + 25 * S) // NS_PER_MS)
+        world.advance(S // 10)
+        assert back() == "25000"
+        world.spawned("web")
+        world.advance(2 * S)
+        assert back() == "23000"
+        world.hello("web")
+        assert back() is None
+
+    def test_expected_back_is_never_negative(self) -> None:
+        """A component that takes longer than it may is expected back now."""
+        world = running(WEB, spec("app"))
+        world.exit("web")
+        later = dict(status.levels(world.state, "app", world.now + 60 * S))
+        assert later["COMPONENT.web.EXPECTED_BACK_MS"] == "0"
+
+    def test_rejoin_budget(self) -> None:
+        """A component is told the worst time of its own restart: the longest delay, its startup and the rejoin."""
+        world = running(replace(WEB, startup=replace(HEARTBEAT, initial_delay_ns=S, failure_threshold=3)), spec("app"))
+        assert dict(status.levels(world.state, "web", world.now))["REJOIN_BUDGET_MS"] == "39000"
+        assert dict(status.levels(world.state, "app", world.now))["REJOIN_BUDGET_MS"] == "35000"
