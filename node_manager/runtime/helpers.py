@@ -106,6 +106,11 @@ class Helpers:
         self._open.add(made)
         return made
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The helpers' own processes that are not reaped."""
+        return tuple(self._runs)
+
     def owns(self, pid: int) -> bool:
         """Whether this child is a helper's: its status is not for others to take."""
         return pid in self._runs

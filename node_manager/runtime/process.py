@@ -29,6 +29,7 @@ from node_manager.runtime.output import OutputError, open_output
 from node_manager.runtime.plans import Planner
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import LAUNCH_TIMEOUT_S, Launch, LaunchError, begin
+from node_manager.runtime.stuck import Stuck, reap_within
 from node_manager.runtime.tree import Owner, Root, Trees
 
 _MAX_REAPED_AT_ONCE = 256
@@ -113,7 +114,7 @@ class Processes:
         self._commands = Commands(self.helpers, post=post, jitter=jitter)
         self._mains: dict[str, _Main] = {}
         self._by_pid: dict[int, _Main] = {}
-        self._stuck: dict[str, Launch] = {}
+        self._stuck = Stuck(loop)
         self._kills: dict[str, TreeKill] = {}
         self._started = False
 
@@ -125,8 +126,13 @@ class Processes:
         self._started = True
         self.reap_orphans()  # a predecessor in this very process may have left some
 
-    def close(self) -> None:
-        """Stop watching. Main processes and their trees are left alone; helpers under way are killed."""
+    def close(self, *, reap_s: float = 0.0) -> None:
+        """Stop watching. Main processes and their trees are left alone; helpers under way are killed.
+
+        For so long at most it waits for the deaths of children that were killed: a program that goes on afterwards
+        would keep their zombies.
+        """
+        dying = (*self.helpers.pids, *self._stuck.pids)
         if self._started:
             self._loop.remove_signal_handler(signal.SIGCHLD)
             self._started = False
@@ -139,9 +145,8 @@ class Processes:
             os.close(main.pidfd)
         self._mains.clear()
         self._by_pid.clear()
-        for launch in self._stuck.values():
-            launch.forget()
-        self._stuck.clear()
+        self._stuck.close()
+        reap_within(dying, reap_s)
 
     # --- actions ------------------------------------------------------------------------------------------------
 
@@ -309,10 +314,8 @@ class Processes:
         self._loop.call_soon(self.reap_orphans)
 
     def _reap_stranger(self, pid: int) -> None:
-        for component, launch in list(self._stuck.items()):
-            if launch.pid == pid and launch.reap():
-                del self._stuck[component]
-                return
+        if self._stuck.reap(pid):
+            return
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
@@ -324,16 +327,14 @@ class Processes:
             raise LaunchError(
                 0, "plan", f"cannot start {action.component}: pid {current.pid} of an earlier start still runs"
             )
-        stuck = self._stuck.get(action.component)
-        if stuck is not None:
-            if not stuck.reap():
-                raise LaunchError(
-                    0,
-                    "stuck",
-                    f"cannot start {action.component}: an earlier attempt (pid {stuck.pid}) hangs in the kernel "
-                    "before its command; a file system does not answer",
-                )
-            del self._stuck[action.component]
+        stuck_pid = self._stuck.hanging(action.component)
+        if stuck_pid is not None:
+            raise LaunchError(
+                0,
+                "stuck",
+                f"cannot start {action.component}: an earlier attempt (pid {stuck_pid}) hangs in the kernel "
+                "before its command; a file system does not answer",
+            )
         output_fd = self._open_output(action)
         try:
             started_ns = boottime_ns()
@@ -391,8 +392,7 @@ class Processes:
         """Kill a child before its command; where even that takes time, remember it."""
         launch.kill()
         self._drop(main)
-        if not launch.reap():
-            self._stuck[main.component] = launch
+        self._stuck.bury(main.component, launch)
         self._spawn_failed(main.component, main.generation, reason)
 
     def _spawn_failed(self, component: str, generation: int, reason: str) -> None:
