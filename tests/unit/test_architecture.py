@@ -43,6 +43,7 @@ LIGHT = (
     "node_manager.config.load",
     "node_manager.heartbeat.client",
     "node_manager.core.node",
+    "node_manager.supervision",
 )
 MAX_LINES = 480
 """About 400, with room for what is one subject all the same."""
