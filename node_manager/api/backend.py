@@ -66,6 +66,10 @@ class Backend(Protocol):
         """Read the configuration again. `done` as in `command`."""
         ...
 
+    def reexec(self, by: str, done: Callable[[CommandResult], None]) -> None:
+        """Replace the running program by the installed one. `done` as in `command`, before it happens."""
+        ...
+
     def metrics(self) -> str:
         """Body of `/metrics`: Prometheus text format, version 0.0.4."""
         ...

@@ -87,6 +87,7 @@ class Routes:
             **{f"/v1/host/{verb.value}": self._host_verb(verb) for verb in _HOST_VERBS},
             "/v1/maintenance": self._maintenance,
             "/v1/reload": self._reload,
+            "/v1/reexec": self._reexec,
         }
         return tuple(
             Route(method=method, path=path, segments=tuple(path.split("/")[1:]), handler=handler)
@@ -207,6 +208,12 @@ class Routes:
         fields = body.read_object(request, ("by",))
         by = body.who(fields, request.peer.uid)
         return _deferred(lambda done: self._backend.reload(by, done), "reload")
+
+    def _reexec(self, request: Request, _name: str) -> Answer:
+        self._admit(request, "reexec")
+        fields = body.read_object(request, ("by",))
+        by = body.who(fields, request.peer.uid)
+        return _deferred(lambda done: self._backend.reexec(by, done), "reexec")
 
     def _command(self, request: Request, fields: dict[str, Any], verb: Verb, **more: Any) -> Answer:
         command = CommandRequest(verb=verb, by=body.who(fields, request.peer.uid), reason=body.reason(fields), **more)

@@ -84,19 +84,36 @@ class ApiServer:
         """False while closed, and while the process is out of descriptors or memory for new connections."""
         return self._listener is not None and self._retry is None
 
-    def start(self, sock: socket.socket | None = None) -> None:
+    def start(self, sock: socket.socket | None = None, *, at_path: bool = False) -> None:
         """Serve, at the path or on `sock`, which listens already and which the server then owns.
 
-        Raises ListenError where the path cannot be used.
+        `at_path`: that one stands at the path, and is this server's to remove. Raises ListenError where the path cannot
+        be used.
         """
         if sock is None:
-            sock = bind(self._path)
-            made = self._path.lstat()
-            self._bound = (made.st_dev, made.st_ino)
+            sock, at_path = bind(self._path), True
         else:
             sock.setblocking(False)
+        if at_path:
+            with contextlib.suppress(FileNotFoundError):
+                made = self._path.lstat()
+                self._bound = (made.st_dev, made.st_ino)
         self._listener = sock
         self.loop.add_reader(sock, self._accept)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being read or answered."""
+        return any(one.phase in {Phase.READING, Phase.ANSWERING, Phase.WRITING} for one in self._connections)
+
+    def pause(self) -> None:
+        """Accept nobody: whoever connects waits, for a successor or for `accept_again`."""
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener)
+
+    def accept_again(self) -> None:
+        """End a pause."""
+        self._accept_again()
 
     def close(self) -> None:
         """End every connection and the listener, and remove the socket if this server made it. Harmless when repeated.

@@ -137,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
     reload.add_argument(
         "component", metavar="COMPONENT", nargs="?", help="as its role file says; else the node manager"
     )
+    command("reexec", "replace the running node manager by the installed one; components run on untouched")
     return main
 
 

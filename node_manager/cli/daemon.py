@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node_manager import __version__
+from node_manager.cli import guard
 from node_manager.config.load import ConfigInvalid, Sources, describe, load, user_problem
 
 EX_OK = 0
@@ -37,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     match args.command:
         case "run":
-            from node_manager.cli.running import run
+            return guard.guarded(lambda: _run(args))
+        case "self-check":
+            from node_manager.cli.self_check import self_check
 
-            journal = args.record_events
-            return run(_sources(args), args.log_dir.absolute(), None if journal is None else journal.absolute())
+            return self_check(_sources(args))
         case "check":
             return check(_sources(args), plan=False)
         case "plan":
@@ -54,6 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(schema_text(args.kind))
             return EX_OK
+
+
+def _run(args: argparse.Namespace) -> int:
+    from node_manager.cli.running import run
+
+    journal = args.record_events
+    return run(_sources(args), args.log_dir.absolute(), None if journal is None else journal.absolute())
 
 
 def check(sources: Sources, *, plan: bool) -> int:
@@ -131,20 +140,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"xce-node-manager {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", parents=[common], help="run the agent in the foreground")
-    run.add_argument(
+    running = argparse.ArgumentParser(add_help=False, parents=[common])
+    running.add_argument(
         "--log-dir",
         type=Path,
         default=DEFAULT_LOG_DIR,
         metavar="DIR",
         help=f"components' output, where there is no journal [{DEFAULT_LOG_DIR}]",
     )
-    run.add_argument(
+    running.add_argument(
         "--record-events",
         type=Path,
         metavar="FILE",
         help="append every event and decision to FILE, for `replay`; at most 256 MiB, without environment values",
     )
+    commands.add_parser("run", parents=[running], help="run the agent in the foreground")
+    commands.add_parser("self-check", parents=[running])  # for `reexec`: with the options of the agent that asks
     commands.add_parser("check", parents=[common], help="say everything that is wrong with the configuration")
     commands.add_parser("plan", parents=[common], help="check, and print what would run")
     replay = commands.add_parser("replay", help="make the decisions of a recorded journal again, and compare them")

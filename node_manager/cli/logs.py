@@ -44,6 +44,12 @@ class Sink:
         """Have a line written to standard error."""
         self.put(lambda: self._write(f"{text}\n".encode(errors="replace")))
 
+    def flush(self) -> None:
+        """Wait until what waits now is written, within a bound."""
+        written = threading.Event()
+        self.put(written.set)
+        written.wait(CLOSE_TIMEOUT_S)
+
     def close(self) -> None:
         """Write what waits, within a bound."""
         try:

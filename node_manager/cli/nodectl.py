@@ -65,6 +65,8 @@ class Nodectl:
                 return self._change(f"/v1/components/{_quoted(arguments.component)}/reload", arguments.component)
             case "reload":
                 return self._change("/v1/reload")
+            case "reexec":
+                return self._reexec()
             case verb:
                 return self._change(f"/v1/host/{verb}")
 
@@ -208,6 +210,27 @@ class Nodectl:
             detail = one_line(answer.body["detail"]) or "done"
             self._screen.print(f"{subject}: {detail}" if subject else detail)
         return DONE
+
+    def _reexec(self) -> int:
+        """Have the agent replaced by the installed program, and say how it went."""
+        from node_manager.cli.reexec import OUTCOME_TIMEOUT_S, reexec
+
+        answer, outcome = reexec(self._client, _user())
+        if not answer.ok:
+            return self._refused(answer)
+        if outcome is None:
+            error(
+                f"the program was to be replaced, and nothing is known of the outcome after {OUTCOME_TIMEOUT_S:g} s; "
+                "look at `xce-nodectl status` and the agent's log"
+            )
+            return NOT_SO
+        if self._json:
+            self._print_json(outcome)
+        elif outcome["ok"]:
+            self._screen.print(one_line(outcome["detail"]))
+        if not outcome["ok"]:
+            error(one_line(outcome["detail"]))
+        return DONE if outcome["ok"] else NOT_SO
 
     def _refused(self, answer: Answer, subject: str | None = None) -> int:
         """Say what the agent refuses and which rule does; choose the exit status."""

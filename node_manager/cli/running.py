@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -12,40 +15,61 @@ import structlog
 from node_manager import __version__
 from node_manager.api.listener import ListenError
 from node_manager.api.server import ApiServer
-from node_manager.cli import logs, places
+from node_manager.cli import guard, logs, places, replacing
 from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.core import node as core
 from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
-from node_manager.core.spec import NodeSpec
+from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.core.status import not_ready
+from node_manager.runtime import handover
 from node_manager.runtime.agent import Agent
 from node_manager.runtime.backend import AgentBackend
+from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.handover import Handover
 from node_manager.runtime.journal import EventJournal, JournalError
 from node_manager.runtime.notify import SystemdNotifier
 from node_manager.runtime.rundir import RuntimeDirError
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import StateDirError
 
+FEEDS_PER_INTERVAL = 4
+"""WATCHDOG=1 goes out so often within systemd's interval, so that one that is late does no harm."""
+
 log = structlog.get_logger("xce-node-manager")
 
 
 def run(sources: Sources, log_dir: Path, journal: Path | None = None) -> int:
-    """Run the agent until it has stopped everything; return the exit status. `journal`: record every step there."""
+    """Run the agent until it has stopped everything; return the exit status. `journal`: record every step there.
+
+    After an exec in place of another program (re-exec) it goes on with what that one handed over.
+    """
+    state_fd = os.environ.get(guard.STATE)
+    failure = os.environ.get(guard.FAILED)
+    origin = replacing.origin(dict(os.environ))
     systemd = SystemdNotifier()
     sink = logs.configure(under_systemd=systemd.active)
+    settings = Settings(sources=sources, log_dir=log_dir, under_systemd=systemd.active, event_journal=journal)
     try:
-        return _run(sources, log_dir, journal, systemd, sink)
+        if state_fd is not None:
+            handed = handover.received(int(state_fd))
+            if failure is not None:  # started again from where its own files are
+                origin = replace(origin, program=handed.program)
+            daemon = _Daemon(settings, systemd, sink, origin, handed)
+            guard.in_charge()
+            os.close(int(state_fd))
+            return daemon.go_on(failure)
+        return _run(settings, systemd, sink, origin)
     finally:
         sink.close()
 
 
-def _run(sources: Sources, log_dir: Path, journal: Path | None, systemd: SystemdNotifier, sink: logs.Sink) -> int:
+def _run(settings: Settings, systemd: SystemdNotifier, sink: logs.Sink, origin: replacing.Origin) -> int:
     spec: NodeSpec | None = None
     if not systemd.active:
         # In the foreground a wrong configuration ends at once, with everything that is wrong.
         try:
-            spec = load(sources)
+            spec = load(settings.sources)
         except ConfigInvalid as error:
             print_problems(error)
             return EX_CONFIG
@@ -53,10 +77,9 @@ def _run(sources: Sources, log_dir: Path, journal: Path | None, systemd: Systemd
         if problem is not None:
             print(problem, file=sys.stderr)
             return EX_CONFIG
-    settings = Settings(sources=sources, log_dir=log_dir, under_systemd=systemd.active, event_journal=journal)
     try:
         places.prepare(settings, [component.name for component in spec.components] if spec is not None else ())
-        return _Daemon(settings, systemd, sink).run(spec)
+        return _Daemon(settings, systemd, sink, origin).run(spec)
     except (JournalError, places.PlaceError, RuntimeDirError, StateDirError, ListenError) as error:
         print(error, file=sys.stderr)
         return EX_NOT_SO
@@ -66,45 +89,97 @@ def _run(sources: Sources, log_dir: Path, journal: Path | None, systemd: Systemd
 
 
 class _Daemon:
-    """The agent, its status socket, its signals and its word to systemd."""
+    """The agent, its status socket, its signals and its word to systemd.
 
-    def __init__(self, settings: Settings, systemd: SystemdNotifier, sink: logs.Sink) -> None:
+    `handed` is what a predecessor left; the constructor acts on nothing of it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        systemd: SystemdNotifier,
+        sink: logs.Sink,
+        origin: replacing.Origin,
+        handed: Handover | None = None,
+    ) -> None:
         self._systemd = systemd
+        self._fed_ns = 0
+        self._handed = handed
         self._loop = asyncio.new_event_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._journal: EventJournal | None = None
         try:
             self._journal, problem = self._open_journal(settings)
             step = core.step if self._journal is None else self._journal.step
-            self._agent = Agent(self._loop, settings, user=user_name(), finished=self._finish, step=step)
+            self._agent = Agent(
+                self._loop,
+                settings,
+                user=user_name(),
+                finished=self._finish,
+                step=step,
+                turned=self._feed_watchdog,
+                kept=None if handed is None else handed.agent,
+            )
         except BaseException:
             self._close_journal()
             self._loop.close()
             raise
         if problem is not None:
             self._recording_stopped(problem)
-        backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost)
+        self._replacing = replacing.Replacing(
+            self._loop,
+            agent=self._agent,
+            api=lambda: self._api,
+            sink=sink,
+            origin=origin,
+            replaced=None if handed is None else handed.replaced,
+        )
+        backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost, replacing=self._replacing)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
 
     def run(self, spec: NodeSpec | None) -> int:
         """Run until the agent has finished."""
+
+        def begin() -> None:
+            self._api.start()
+            self._agent.start(spec)
+            path = str(self._agent.settings.status_socket)
+            log.info("agent.started", pid=os.getpid(), version=__version__, socket=path)
+
+        return self._run(begin)
+
+    def go_on(self, failure: str | None) -> int:
+        """Run in place of a predecessor; `failure` is why the one that was to follow it did not."""
+        handed = self._handed
+        assert handed is not None, "there was a predecessor"
+        handover.pass_on(handed.descriptors, on=False)
+
+        def begin() -> None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, replacing.HELD_SIGNALS)
+            self._api.start(socket.socket(fileno=handed.status_fd), at_path=True)
+            self._agent.resume(handed.agent, handed.at_ns)
+            self._replacing.note_success(handed, failure)
+            if self._agent.settings.event_journal is not None:
+                self._recording_stopped("the program was replaced in place, and a journal begins with an agent's life")
+
+        return self._run(begin)
+
+    def _run(self, begin: Callable[[], None]) -> int:
         loop, agent = self._loop, self._agent
         loop.set_exception_handler(self._broken)
         try:
             loop.add_signal_handler(signal.SIGTERM, agent.stop, "SIGTERM")
             loop.add_signal_handler(signal.SIGINT, agent.stop, "SIGINT")
             loop.add_signal_handler(signal.SIGHUP, agent.reload)
-            self._api.start()
-            agent.start(spec)
-            log.info("agent.started", pid=os.getpid(), version=__version__, socket=str(agent.settings.status_socket))
+            begin()
             if self._systemd.active:
                 agent.history.subscribe(self._tell_systemd)
                 loop.call_soon(self._systemd.ready, self._summary())
-                self._feed_watchdog()
             loop.run_until_complete(self._done)
             log.info("agent.finished")
             return EX_OK
         finally:
+            self._replacing.close()
             self._api.close()
             agent.close()
             self._close_journal()
@@ -166,8 +241,9 @@ class _Daemon:
             self._systemd.extend_timeout(NODE_STOP_BOUND_NS + 2 * UNKILLABLE_GRACE_NS)
 
     def _feed_watchdog(self) -> None:
-        """Say that the loop turns. Called from the loop that supervises: one that is stuck does not get here."""
+        """Say that the loop turns, at the end of a turn of it that was completed, and not more often than is of use."""
         interval_s = self._systemd.watchdog_interval_s
-        if interval_s is not None:
+        now = boottime_ns()
+        if interval_s is not None and now - self._fed_ns >= interval_s * NS_PER_S / FEEDS_PER_INTERVAL:
+            self._fed_ns = now
             self._systemd.watchdog()
-            self._loop.call_later(interval_s / 2, self._feed_watchdog)

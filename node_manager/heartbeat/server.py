@@ -184,7 +184,8 @@ class HeartbeatServer:
             if one.pid is not None:
                 connection.pid = one.pid
                 self._welcome(connection)
-                connection.output.greet(one.interval_ms / 1000)
+                if one.interval_ms:  # else it has not said yet how often it speaks
+                    connection.output.greet(one.interval_ms / 1000)
 
     def close(self) -> None:
         """Close everything, without events. The path is removed if this server made it."""

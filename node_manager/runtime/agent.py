@@ -7,11 +7,9 @@ and the runtime record is handed to the writer.
 
 import asyncio
 import json
-import os
 import random
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import assert_never
 
 import structlog
@@ -54,8 +52,8 @@ from node_manager.core.events import (
 from node_manager.core.intent import Rule
 from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NodeSpec
-from node_manager.runtime import record, rundir, store
 from node_manager.runtime.adoption import Proven
+from node_manager.runtime.books import Books
 from node_manager.runtime.clock import boot_id, boottime_ns
 from node_manager.runtime.examiner import Examiner
 from node_manager.runtime.handover import Kept
@@ -63,21 +61,16 @@ from node_manager.runtime.history import History
 from node_manager.runtime.outstanding import Outstanding
 from node_manager.runtime.probers import Probers
 from node_manager.runtime.process import Processes
-from node_manager.runtime.recording import Recorder
 from node_manager.runtime.settings import Settings
-from node_manager.runtime.store import Store
 from node_manager.runtime.takeover import Takeover
-from node_manager.runtime.timekeeper import WALL_STEP_NS, Timekeeper, wall_offset_ns
+from node_manager.runtime.timekeeper import STALL_NS, WALL_STEP_NS, Timekeeper, wall_offset_ns
 from node_manager.runtime.uptake import Uptake
 from node_manager.runtime.voices import Voices
-from node_manager.runtime.writer import Writer
 
 EVENTS_PER_TURN = 256
 """Events taken before the loop looks at its descriptors again: a status query never waits behind a storm."""
 MAX_QUEUE = 20_000
 """Bound on the queue. What components say is dropped beyond it: levels, which come again. The rest cannot be more."""
-CLOSE_TIMEOUT_S = 5.0
-"""How long the end of the agent waits for a disk that hangs."""
 LOG_ALL_REPEATS = 16
 """Repeats of one event beyond this are logged only when their count is a power of two."""
 
@@ -90,8 +83,9 @@ log = structlog.get_logger("xce-node-manager")
 class Agent:
     """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit; `step` is the core.
 
-    `kept` is what a predecessor in this very process left (re-exec). The constructor only connects with it; nothing
-    is acted on before `resume`, so that the predecessor can still take all of it back.
+    `turned` is called at the end of each turn, and one comes every second at least. `kept` is what a predecessor in
+    this very process left (re-exec). The constructor only connects with it; nothing is acted on before `resume`, so
+    that the predecessor can still take all of it back.
     """
 
     def __init__(
@@ -102,6 +96,7 @@ class Agent:
         user: str,
         finished: Callable[[], None],
         step: Step = core.step,
+        turned: Callable[[], None] = lambda: None,
         kept: Kept | None = None,
     ) -> None:
         self._core_step = step
@@ -114,41 +109,26 @@ class Agent:
         self.turns = 0
         """Completed turns of the loop, for metrics."""
         self._finished = finished
+        self._turned = turned
         self._random = random.Random()  # noqa: S311 - jitter, no secret
         self._queue: deque[Event] = deque()
         self._scheduled = False
         self._answers: dict[int, Answer] = {}
         self._next_command = 1
-        self._recorded: object = None
         self._changed = False
         self._closed = False
         self.boot_id = boot_id()
-        rundir.prepare(settings.runtime_dir)
-        self._locks, remark = self._lock() if kept is None else (list(kept.locks), None)
-        nonce = rundir.nonce(settings.runtime_dir, self.boot_id)
-        self._recorder = Recorder(boot_id=self.boot_id, nonce=nonce, agent_pid=os.getpid())
-        self._encoder = record.Encoder()
-        self._store = Store(settings.state_dir)
-        self.troubles: dict[Path, str] = {}
-        """Files that cannot be written, and why."""
-        if remark is not None:
-            self.troubles[settings.state_dir / "lock"] = remark
-        self._writer = Writer(
-            loop,
-            post=self.post,
-            trouble=self._note_trouble,
-            store=self._store,
-            record_path=settings.record_file,
-            config_path=settings.last_good_file,
-        )
-        self._time = Timekeeper(loop, tick=self._tick, pulse=self._note_wall_clock)
+        locks = None if kept is None else kept.locks
+        self._books = Books(loop, settings, boot_id=self.boot_id, post=self.post, locks=locks)
+        self.troubles = self._books.troubles
+        self._time = Timekeeper(loop, tick=self._tick, pulse=self._pulse)
         self.processes = Processes(
             loop,
             post=self._post_of_process,
             jitter=self._jitter,
             runtime_dir=settings.runtime_dir,
             log_dir=settings.log_dir,
-            nonce=nonce,
+            nonce=self._books.nonce,
             warn=lambda text: log.warning("agent.warning", detail=text),
             ending=self._last_words,
         )
@@ -167,10 +147,10 @@ class Agent:
         self._takeover = Takeover(
             settings,
             boot_id=self.boot_id,
-            nonce=nonce,
-            store=self._store,
+            nonce=self._books.nonce,
+            store=self._books.store,
             processes=self.processes,
-            recorder=self._recorder,
+            recorder=self._books.recorder,
             listen=self._voices.listen_to,
             post=self.post,
         )
@@ -180,7 +160,7 @@ class Agent:
             user=user,
             takeover=self._takeover,
             post=self.post,
-            write_last_good=self._writer.write_config,
+            write_last_good=self._books.writer.write_config,
         )
 
         self._outstanding = Outstanding()
@@ -202,9 +182,12 @@ class Agent:
         else:
             self._uptake.reading.request()
 
-    def resume(self, kept: Kept) -> None:
-        """Go on where a predecessor stopped: with the same state, and with what was under way then."""
+    def resume(self, kept: Kept, since_ns: int) -> None:
+        """Go on where a predecessor stopped at `since_ns`: with the same state, and with what was under way then."""
         self.processes.start()
+        away_ns = boottime_ns() - since_ns
+        if away_ns > STALL_NS:
+            self.post(Stalled(duration_ns=away_ns))
         for action in kept.repeat:
             self._carry_out(action)
         self._note_wall_clock()
@@ -224,7 +207,7 @@ class Agent:
             found.append("the answer to a command")
         if self._uptake.reading.busy:
             found.append("the reading of the configuration")
-        if self._writer.busy:
+        if self._books.writer.busy:
             found.append("a write to the runtime directory")
         return tuple(found)
 
@@ -235,7 +218,7 @@ class Agent:
         return Kept(
             node=self.state,
             booted=self._uptake.booted,
-            births=self._recorder.births,
+            births=self._books.recorder.births,
             running=self.processes.snapshot(),
             pidfds=self.processes.pidfds,
             repeat=self._outstanding.to_repeat(),
@@ -244,16 +227,22 @@ class Agent:
             sockets=self.notify.keep(),
             connections=self.heartbeats.keep(),
             heartbeat_fd=heartbeats.fileno(),
-            locks=tuple(self._locks),
+            locks=self._books.locks,
             next_command=self._next_command,
             turns=self.turns,
             dropped=self.dropped,
         )
 
-    def end_helpers(self) -> None:
-        """Kill the probes and checks that are under way: the successor begins them again."""
+    def let_go(self) -> None:
+        """Kill the probes and checks that are under way: a successor begins them again."""
         self._probers.close()
         self.processes.helpers.close()
+
+    def take_back(self, kept: Kept) -> None:
+        """Begin again what `let_go` has killed: there is no successor."""
+        self._probers = Probers(self.loop, post=self.post, helpers=self.processes.helpers)
+        for action in kept.repeat:
+            self._carry_out(action)
 
     def close(self) -> None:
         """Let go of everything without touching a component. What is not written yet gets a bounded time."""
@@ -266,9 +255,7 @@ class Agent:
         self._voices.close()
         self.processes.close()
         self._time.close()
-        self._writer.close(CLOSE_TIMEOUT_S)
-        for lock in self._locks:
-            os.close(lock)
+        self._books.close()
 
     def stop(self, reason: str) -> None:
         """Stop every component in order; `finished` is called when that is done."""
@@ -304,20 +291,12 @@ class Agent:
         """Put something that is not the core's into the history."""
         self._log(Log(event=event, component=None, fields=tuple(fields.items())))
 
-    def _lock(self) -> tuple[list[int], str | None]:
-        """Lock both directories; a remark, where the state directory cannot be locked."""
-        locks = [rundir.lock(self.settings.runtime_dir)]
-        state_lock, remark = store.lock(self.settings.state_dir)
-        if state_lock is not None:
-            locks.append(state_lock)
-        return locks, remark
-
     def _attach(self, kept: Kept) -> None:
         self.state = kept.node
         self._uptake.booted = kept.booted
         self._next_command, self.turns, self.dropped = kept.next_command, kept.turns, kept.dropped
         self.history.restore(json.loads(kept.history))
-        self._recorder.go_on(kept.births)
+        self._books.recorder.go_on(kept.births)
         self._takeover.ambiguous.update(kept.ambiguous)
         for process, pidfd in zip(kept.running, kept.pidfds, strict=True):
             found = Found(
@@ -340,6 +319,9 @@ class Agent:
             return
         self._outstanding.answered(event)
         self._queue.append(event)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self.loop.call_soon(self._turn)
@@ -362,9 +344,8 @@ class Agent:
             self._step(self._queue.popleft())
         self.turns += 1
         self._after_turn()
-        if self._queue and not self._scheduled and not self._closed:
-            self._scheduled = True
-            self.loop.call_soon(self._turn)
+        if self._queue:
+            self._schedule()
 
     def _step(self, event: Event) -> None:
         self.state, actions = self._core_step(self.state, event, boottime_ns())
@@ -377,6 +358,13 @@ class Agent:
             return
         self._time.arm(core.next_wake_ns(self.state))
         self._keep_record()
+        self._turned()
+
+    def _keep_record(self) -> None:
+        """Record what has changed; whatever does calls for an action."""
+        if self._changed and self.state.phase is not NodePhase.WAITING_CONFIG:
+            self._changed = False
+            self._books.keep_record(self.state, self.processes.snapshot())
 
     def _last_words(self, component: str, generation: int) -> None:
         self._voices.last_words(component, generation)
@@ -384,6 +372,10 @@ class Agent:
     def _tick(self) -> None:
         # What has come in by now is heard before time is judged: the loop has seen it in the same look.
         self.loop.call_soon(self.post, Tick())
+
+    def _pulse(self) -> None:
+        self._note_wall_clock()
+        self._schedule()
 
     def _note_wall_clock(self) -> None:
         offset_ns = wall_offset_ns()
@@ -419,7 +411,7 @@ class Agent:
             case SendLevels():
                 self.heartbeats.send(action.component)
             case WriteFacts():
-                self._writer.write_facts(action.seq, action.facts)
+                self._books.writer.write_facts(action.seq, action.facts)
             case Log():
                 self._log(action)
             case Reply():
@@ -445,7 +437,7 @@ class Agent:
                 )
             )
             return
-        self._recorder.spawned(action)
+        self._books.recorder.spawned(action)
         self.processes.spawn(action)
 
     def _log(self, action: Log) -> None:
@@ -457,24 +449,3 @@ class Agent:
 
     def _jitter(self) -> int:
         return self._random.randrange(JITTER_STEPS)
-
-    # --- the disk -------------------------------------------------------------------------------------------------
-
-    def _note_trouble(self, path: Path, trouble: str | None) -> None:
-        """Note that a file cannot be written, or can be again."""
-        if trouble is None:
-            self.troubles.pop(path, None)
-            log.info("store.file_written", file=str(path))
-        else:
-            self.troubles[path] = trouble
-            log.warning("store.file_failed", detail=trouble)
-
-    def _keep_record(self) -> None:
-        """Hand the runtime record to the writer when something in it has changed; whatever does calls for an action."""
-        if not self._changed or self.state.phase is NodePhase.WAITING_CONFIG:
-            return
-        self._changed = False
-        made = self._recorder.record(self.state, self.processes.snapshot())
-        if made != self._recorded:
-            self._recorded = made
-            self._writer.write_record(self._encoder.encode(made))

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from node_manager import __version__
 from node_manager.api.backend import CommandRequest, CommandResult
@@ -18,6 +18,7 @@ from node_manager.core.status import NodeStatus
 from node_manager.runtime import metrics
 from node_manager.runtime.agent import Agent
 from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.handover import Replaced
 from node_manager.runtime.output import log_file
 
 ADMIN_GROUP = "xce-admin"
@@ -28,11 +29,22 @@ HISTORY_IN_WHY = 100
 """Events that `why` brings along."""
 
 
+class Replacing(Protocol):
+    """Who replaces the program."""
+
+    replaced: Replaced | None
+
+    def ask(self, by: str, done: Callable[[CommandResult], None]) -> None:
+        """Replace it; `done` gets the refusal, or that it is about to happen."""
+        ...
+
+
 class AgentBackend:
     """Implements `api.backend.Backend` for an agent. Every method answers at once, on the agent's loop."""
 
-    def __init__(self, agent: Agent, *, log_lines_lost: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, agent: Agent, *, replacing: Replacing, log_lines_lost: Callable[[], int] = lambda: 0) -> None:
         self._agent = agent
+        self._replacing = replacing
         self._log_lines_lost = log_lines_lost
         self._host_name = socket.gethostname()
         self._admin_gid = _group(ADMIN_GROUP)
@@ -40,7 +52,12 @@ class AgentBackend:
     def status(self) -> dict[str, Any]:
         """Return the body of `/v1/status`."""
         body: dict[str, Any] = dict(self._status())
-        body["node"] = body["node"] | {"agent_pid": os.getpid(), "agent_version": __version__}
+        replaced = self._replacing.replaced
+        body["node"] = body["node"] | {
+            "agent_pid": os.getpid(),
+            "agent_version": __version__,
+            "reexec": None if replaced is None else asdict(replaced),
+        }
         return body
 
     def why(self, component: str) -> dict[str, Any] | None:
@@ -86,6 +103,10 @@ class AgentBackend:
         """Read the configuration again."""
         self._agent.note("command.received", verb="reload", by=by)
         self._agent.reload(_answering(done))
+
+    def reexec(self, by: str, done: Callable[[CommandResult], None]) -> None:
+        """Replace the running program by the installed one."""
+        self._replacing.ask(by, done)
 
     def metrics(self) -> str:
         """Return the body of `/metrics`."""

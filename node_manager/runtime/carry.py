@@ -56,7 +56,7 @@ def _decode(hint: Any, data: object, at: str) -> Any:
     if data is None and NoneType in members:
         return None
     members = tuple(member for member in members if member is not NoneType)
-    if isinstance(data, dict) and all(is_dataclass(member) for member in members):
+    if isinstance(data, dict) and any(is_dataclass(member) for member in members):
         kind = data.get(KIND)
         for member in members:
             if isinstance(member, type) and member.__name__ == kind:

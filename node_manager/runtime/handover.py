@@ -2,7 +2,7 @@
 
 The kernel keeps across execve(2) what makes the agent the agent: its pid, so its children and the status of each; the
 locks of its directories; whatever waits in its sockets; the signal mask. The rest goes through a sealed memory file,
-written before the exec and named by a variable of the environment. Nothing of it touches a disk, and nothing in it is
+written before the exec, whose descriptor the environment names. Nothing of it touches a disk, and nothing in it is
 acted on before all of it was understood: until then the successor can still be replaced by its predecessor.
 """
 
@@ -21,8 +21,6 @@ from node_manager.runtime.process import ProcessRecord
 
 VERSION = 1
 """Raised when a state of an older version would be misunderstood, not when a field with a default is added."""
-VARIABLE = "XCE_NODE_MANAGER_HANDOVER"
-"""Names the descriptor of the memory file to the successor."""
 MAX_BYTES = 64 * 1024 * 1024
 """Bound on what is read: the state of a host with 256 components and a full history is about 3 MiB."""
 _STATE = "state"
@@ -93,6 +91,8 @@ class Handover:
     agent_version: str
     replaced: Replaced | None
     """The re-exec before this one."""
+    program: Program
+    """Where the installed program is, whatever is there."""
     back: Program | None
     """What to fall back to: the program that hands over, where its files stay; None: they are the successor's now."""
 
@@ -136,6 +136,14 @@ def read(fd: int) -> Handover:
         return carry.decode(Handover, body.get(_STATE), _STATE)
     except (ValueError, TypeError, RecursionError) as error:
         raise HandoverError(f"the state cannot be understood: {error}") from error
+
+
+def received(fd: int) -> Handover:
+    """Return what was handed over to this very process. Raises HandoverError."""
+    handed = read(fd)
+    if handed.pid != os.getpid():
+        raise HandoverError(f"the state was handed to process {handed.pid}, and this is {os.getpid()}")
+    return handed
 
 
 def pass_on(descriptors: tuple[int, ...], *, on: bool) -> None:

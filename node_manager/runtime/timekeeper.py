@@ -26,7 +26,7 @@ def wall_offset_ns() -> int:
 
 
 class Timekeeper:
-    """One timer. `tick` is called from the loop when the core has to look at the clock; `pulse` whenever it fires."""
+    """One timer. `pulse` is called whenever it fires, and has to lead to a turn; `tick` when the core has to look."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, tick: Callable[[], None], pulse: Callable[[], None]) -> None:
         self._tick = tick
@@ -62,5 +62,3 @@ class Timekeeper:
         self._pulse()
         if self._late_ns() or (self._wanted_ns is not None and self._wanted_ns <= boottime_ns()):
             self._tick()
-        else:
-            self.arm(self._wanted_ns)

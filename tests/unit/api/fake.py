@@ -114,6 +114,9 @@ class FakeBackend:
         self.held: list[Callable[[CommandResult], None]] = []
         self.requests: list[CommandRequest] = []
         self.reloads: list[str] = []
+        self.reexecs: list[str] = []
+        self.outcome: dict[str, Any] | None = None
+        """What becomes of a re-exec, for status."""
         self.asked: list[tuple[int, int, tuple[int, ...]]] = []
         self.allowed = True
         self.wakes: list[Callable[[], None]] = []
@@ -144,6 +147,12 @@ class FakeBackend:
 
     def reload(self, by: str, done: Callable[[CommandResult], None]) -> None:
         self.reloads.append(by)
+        self._answer(done)
+
+    def reexec(self, by: str, done: Callable[[CommandResult], None]) -> None:
+        self.reexecs.append(by)
+        if self.outcome is not None:
+            self.body["node"]["reexec"] = self.outcome
         self._answer(done)
 
     def metrics(self) -> str:

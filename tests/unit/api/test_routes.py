@@ -199,6 +199,12 @@ def test_reload(service: Service) -> None:
     assert service.backend.reloads == [f"alice ({ME})"]
 
 
+def test_reexec(service: Service) -> None:
+    """A re-exec names who asked."""
+    assert post(service, "/v1/reexec", {"by": "alice"}).status == 200
+    assert service.backend.reexecs == [f"alice ({ME})"]
+
+
 def test_refused_by_a_rule(service: Service) -> None:
     """409 carries the rule and its sentence."""
     service.backend.result = CommandResult(ok=False, detail="this host is decommissioned", rule="decommissioned")
@@ -219,12 +225,18 @@ def test_refused_without_a_rule(service: Service) -> None:
 def test_only_who_may_change_changes(service: Service) -> None:
     """403 says who may, the kernel's credentials decide, and nothing reaches the backend."""
     service.backend.allowed = False
-    for target in ("/v1/components/worker/stop", "/v1/host/decommission", "/v1/maintenance", "/v1/reload"):
+    for target in (
+        "/v1/components/worker/stop",
+        "/v1/host/decommission",
+        "/v1/maintenance",
+        "/v1/reload",
+        "/v1/reexec",
+    ):
         reply = post(service, target, b"not even JSON")
         assert reply.status == 403
         assert f"uid {os.getuid()} may not" in reply.detail
         assert "xce-admin" in reply.detail
-    assert (service.backend.requests, service.backend.reloads) == ([], [])
+    assert (service.backend.requests, service.backend.reloads, service.backend.reexecs) == ([], [], [])
     uid, gid, groups = service.backend.asked[0]
     assert (uid, gid) == (os.getuid(), os.getgid())
     assert set(os.getgroups()) == set(groups)

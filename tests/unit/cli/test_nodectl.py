@@ -79,6 +79,23 @@ def test_reload(service: Service, run: Run) -> None:
     assert service.backend.reloads == [BY]
 
 
+@pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])
+def test_reexec_waits_for_the_outcome(service: Service, run: Run, ok: bool, status: int) -> None:
+    """What counts is which program is in charge in the end, not that one was asked for."""
+    service.backend.body["node"]["reexec"] = {"count": 3, "ok": True, "detail": "an earlier one"}
+    service.backend.outcome = {"count": 4, "ok": ok, "detail": "so it went"}
+    outcome = run("reexec")
+    assert (outcome.status, service.backend.reexecs) == (status, [BY])
+    assert (outcome.out if ok else outcome.err).endswith("so it went\n")
+
+
+def test_reexec_refused(service: Service, run: Run) -> None:
+    """Where the agent refuses there is nothing to wait for."""
+    service.backend.result = CommandResult(ok=False, detail="the installed program cannot take over")
+    outcome = run("reexec")
+    assert (outcome.status, outcome.err) == (1, "xce-nodectl: the installed program cannot take over\n")
+
+
 def test_several_components(service: Service, run: Run) -> None:
     """Each named component is asked for; one that is refused does not keep the others from it."""
     outcome = run("restart", "nginx", "worker", "controller")

@@ -94,3 +94,17 @@ def test_subscribers_are_woken_until_they_leave() -> None:
     leave()
     history.add(crash(2), WALL_NS)
     assert wakes == [1]
+
+
+def test_a_successor_goes_on_counting() -> None:
+    """What another history left has its places and numbers, and its repeats go on being collapsed."""
+    first, second = History(), History()
+    first.add(Log(event="command.received", component=None, fields=(("verb", "reexec"),)), WALL_NS)
+    for n in range(KEPT_REPEATS + 3):
+        first.add(crash(n), WALL_NS + n * S)
+    second.restore(first.keep())
+    for history in (first, second):
+        history.add(crash(99), WALL_NS + 50 * S)
+        history.add(Log(event="command.received", component=None, fields=(("verb", "reexec"),)), WALL_NS)
+    assert first.after(0, 100) == second.after(0, 100)
+    assert second.after(0, 100)[-2]["count"] == 5

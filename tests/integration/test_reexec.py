@@ -1,0 +1,432 @@
+"""`reexec`: the running program is replaced by the installed one, in the same process, and nothing else happens.
+
+A version is a directory with its own `xce-node-manager`; a symlink names the installed one, as a package does it. A
+version of a test is this program with a few lines of its own before it, that name it or break it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.host import BOUND_S, Host, wait_until
+from tests.integration.test_generic import make_with
+
+Make = Callable[..., Host]
+
+NAMED = "import node_manager\nnode_manager.__version__ = {name!r}\n"
+SUCCEEDS = "import os, sys\nif 'XCE_NODE_MANAGER_HANDOVER' in os.environ:\n    {action}\n"
+"""Something that a version does when it follows another, before anything else."""
+
+
+def version(host: Host, name: str, prologue: str = "", *, installed: bool = True) -> Path:
+    """Make a version of the program; `installed`: it is what a re-exec finds."""
+    link = host.base / "bin" / "xce-node-manager"
+    shebang, _, rest = (host.base / "bin" / "xce-nodectl").read_text().partition("\n")
+    path = host.base / "versions" / name / "xce-node-manager"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head, _, tail = rest.replace("node_manager.cli.nodectl", "node_manager.cli.daemon").partition("from ")
+    path.write_text(f"{shebang}\n{head}{NAMED.format(name=name)}{prologue}from {tail}")
+    path.chmod(0o755)
+    if installed:
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+    return path
+
+
+def upgrade(host: Host, **wanted: object) -> dict[str, Any]:
+    """Ask for the re-exec and return how it went, as status has it."""
+    host.ctl("reexec", ok=None)
+    found: dict[str, Any] = host.status()["node"]["reexec"]
+    for key, value in wanted.items():
+        assert value == found[key], (found, host.tail())
+    return found
+
+
+def agent_pid(host: Host) -> int:
+    assert host.agent is not None
+    return host.agent.pid
+
+
+def names(host: Host, *, after: int = 0) -> list[str]:
+    """Return what happened, without what the commands and the re-exec themselves leave."""
+    return [
+        event["event"]
+        for event in host.events()
+        if event["seq"] > after and event["event"].partition(".")[0] not in {"command", "agent"}
+    ]
+
+
+def test_everything_goes_on(host: Host) -> None:
+    """Another version takes over: same pid, same processes, still ready, and of components nothing was done."""
+    version(host, "1.0")
+    host.up()
+    before, last = host.pids(), host.events()[-1]["seq"]
+    version(host, "2.0")
+    assert host.ctl("reexec") == "version 2.0 has taken over from 1.0\n"
+    status = host.status()
+    assert (agent_pid(host), "2.0") == (status["node"]["agent_pid"], status["node"]["agent_version"])
+    assert before == host.pids()
+    assert status["node"]["ready"] is True
+    assert [(item["name"], item["value"]) for item in status["facts"]] == [("controller.primary", True)]
+    assert names(host, after=last) == []
+    # Leases are renewed and probes go on: what was ready stays so for longer than any of them lasts.
+    wait_until(lambda: _lease_renewed(host, status), "the lease is renewed")
+    assert before == host.pids()
+    assert names(host, after=last) == []
+    assert host.stop() == 0
+    assert host.processes() == []
+
+
+def _lease_renewed(host: Host, before: dict[str, Any]) -> bool:
+    return bool(host.status()["facts"][0]["valid_until_ns"] > before["facts"][0]["valid_until_ns"])
+
+
+def test_the_history_goes_on(host: Host) -> None:
+    """Every event keeps its number, the next ones follow, and the history says what replaced what."""
+    version(host, "1.0")
+    host.up()
+    before = host.events()
+    version(host, "2.0")
+    upgrade(host, ok=True, count=1)
+    after = host.events()
+    assert before == after[: len(before)]
+    assert list(range(1, len(after) + 1)) == [event["seq"] for event in after]
+    assert [(event["old"], event["new"]) for event in after if event["event"] == "agent.replaced"] == [("1.0", "2.0")]
+
+
+def test_one_after_another(make_host: Make) -> None:
+    """A second re-exec is as good as the first; also where the program was replaced in its own place."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    host.start()
+    before = host.pids()
+    version(host, "1.0", "import node_manager; node_manager.__version__ = '1.1'\n")
+    upgrade(host, ok=True, count=1, new="1.1")
+    version(host, "3.0")
+    upgrade(host, ok=True, count=2, old="1.1", new="3.0")
+    assert before == host.pids()
+
+
+@contextmanager
+def between(host: Host, place: Path) -> Iterator[None]:
+    """Hold the next version between exec and its first line, for the time of the block."""
+    gate = place / "gate"
+    os.mkfifo(gate)
+    version(host, "2.0", SUCCEEDS.format(action=f"open({str(gate)!r}).read()"))
+    with subprocess.Popen(
+        [str(host.base / "bin" / "xce-nodectl"), "reexec"], env=host.environment(), stdout=subprocess.DEVNULL
+    ) as command:
+        with gate.open("w"):  # opened when the successor reads
+            yield
+        assert command.wait(BOUND_S) == 0
+
+
+def test_what_happens_in_between_is_not_lost(make_host: Make, place: Path) -> None:
+    """A component that ends while no program listens has its real status; queries wait; a signal is not forgotten."""
+    host = make_with(
+        make_host,
+        quits={"command": ["/bin/sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"]},
+        stays={"command": ["/bin/sleep", "300"]},
+    )
+    version(host, "1.0")
+    host.start()
+    host.wait_for("quits", state="running")
+    pids = host.pids()
+    assert pids["quits"] is not None
+    with between(host, place):
+        os.kill(pids["quits"], signal.SIGTERM)
+        os.kill(agent_pid(host), signal.SIGHUP)
+        query = subprocess.Popen(
+            [str(host.base / "bin" / "xce-nodectl"), "status", "--json"],
+            env=host.environment(),
+            stdout=subprocess.PIPE,
+        )
+        wait_until(lambda: Path(f"/proc/{pids['quits']}/stat").read_text().split()[2] == "Z", "it has ended")
+        assert query.poll() is None
+    answer = json.loads(query.communicate(timeout=BOUND_S)[0])
+    assert answer["node"]["agent_version"] == "2.0"
+    wait_until(lambda: host.pids()["quits"] not in {pids["quits"], None}, "a new run")
+    exits = [event["how"] for event in host.events() if event["event"] == "component.exited"]
+    assert exits == ["exited with status 7"]
+    wait_until(lambda: names(host).count("config.loaded") == 2, "SIGHUP has come through")
+    assert pids["stays"] == host.pids()["stays"]
+
+
+def test_what_a_component_says_in_between_is_heard(make_host: Make, place: Path) -> None:
+    """A datagram that waits in a notify socket is the successor's to read."""
+    notify = (
+        "import os, socket, sys, time; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\ntime.sleep(300)\n"
+    )
+    word = place / "word"
+    host = make_with(
+        make_host,
+        late={
+            "command": ["/usr/bin/env", "python3", "-I", "-c", notify, str(word)],
+            "probes": {"readiness": {"notify": {}}},
+        },
+    )
+    version(host, "1.0")
+    host.start()
+    host.wait_for("late", state="running", ready=False)
+    with between(host, place):
+        word.touch()
+    host.wait_for("late", ready=True)
+
+
+def test_a_stop_under_way_goes_on(make_host: Make, place: Path) -> None:
+    """The stop signal is not sent again, and SIGKILL comes when the first program would have sent it."""
+    said = place / "said"
+    stubborn = f"trap 'echo TERM >> {said}' TERM; echo up >> {said}; while :; do sleep 0.05; done"
+    host = make_with(make_host, stubborn={"command": ["/bin/sh", "-c", stubborn], "stop": {"timeout_s": 3}})
+    version(host, "1.0")
+    host.start()
+    wait_until(said.exists, "it has its trap")
+    host.ctl("stop", "stubborn")
+    wait_until(lambda: "TERM" in said.read_text(), "it was asked to stop")
+    kill_at = host.component("stubborn")["next"]["at_ns"]
+    version(host, "2.0")
+    upgrade(host, ok=True)
+    found = host.component("stubborn")
+    assert ("stopping", kill_at) == (found["state"], found["next"]["at_ns"])
+    host.wait_for("stubborn", state="stopped", rule="operator-hold")
+    assert said.read_text().split() == ["up", "TERM"]
+
+
+def test_a_delay_and_a_hold_go_on(make_host: Make) -> None:
+    """What waits out its backoff is not started early, and what an operator stopped stays down."""
+    host = make_with(
+        make_host,
+        dies={"command": ["/bin/false"], "restart": {"initial_s": 1000, "cap_s": 3600}},
+        held={"command": ["/bin/sleep", "300"]},
+    )
+    version(host, "1.0")
+    host.start()
+    before = host.wait_for("dies", state="backoff")
+    host.ctl("stop", "held", "--reason", "disk swap")
+    host.wait_for("held", state="stopped")
+    version(host, "2.0")
+    upgrade(host, ok=True)
+    after = host.component("dies")
+    assert [before[key] for key in ("state", "next", "restarts", "since_ns", "reason")] == [
+        after[key] for key in ("state", "next", "restarts", "since_ns", "reason")
+    ]
+    assert (host.component("held")["state"], host.component("held")["rule"]) == ("stopped", "operator-hold")
+    assert "disk swap" in host.ctl("why", "held")
+
+
+def test_a_second_agent_is_refused_before_and_after(make_host: Make) -> None:
+    """The locks stay with the process: no other agent comes in between."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    host.start()
+    version(host, "2.0")
+    upgrade(host, ok=True)
+    second = host.run("xce-node-manager", "run", *host.options(), f"--log-dir={host.log_dir}", ok=1)
+    assert f"another node manager (pid {agent_pid(host)})" in second.stderr
+
+
+def test_no_descriptor_is_left_over(make_host: Make) -> None:
+    """Re-exec after re-exec, the agent has as many descriptors as before, and a new component none of them."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    host.start()
+    host.wait_for("one", state="running")
+    upgrade(host, ok=True)
+    wait_until(lambda: _descriptors(agent_pid(host)) is not None, "it can be looked at")
+    first = wait_until(lambda: _settled(host), "the number of descriptors settles")
+    upgrade(host, ok=True)
+    wait_until(lambda: _descriptors(agent_pid(host)) == first, f"{first} descriptors again")
+    pid = host.pids()["one"]
+    host.ctl("restart", "one")
+    wait_until(lambda: host.pids()["one"] not in {pid, None}, "a new run")
+    assert len(list(Path(f"/proc/{host.pids()['one']}/fd").iterdir())) == 3
+
+
+def _descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _settled(host: Host) -> int:
+    first = _descriptors(agent_pid(host))
+    host.status()
+    return first if first == _descriptors(agent_pid(host)) else 0
+
+
+BEFORE_EXEC = {
+    "cannot be imported": ("raise ImportError('no module named gone')\n", "no module named gone"),
+    "does not know the command": ("import sys; sys.argv[1:] = ['frobnicate']\n", "frobnicate"),
+    "cannot read the state": ("import node_manager.runtime.handover as h; h.VERSION = 99\n", "reads 99"),
+}
+
+
+@pytest.mark.parametrize("broken", BEFORE_EXEC)
+def test_a_version_that_cannot_take_over_is_not_executed(make_host: Make, broken: str) -> None:
+    """The check finds it: the running program goes on untouched, and says what is wrong with the other."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    host.start()
+    before = host.pids()
+    prologue, sentence = BEFORE_EXEC[broken]
+    version(host, "2.0", prologue)
+    said = host.ctl("reexec", ok=1)
+    assert "cannot take over" in said
+    assert sentence in said
+    assert "this one (1.0) goes on, nothing was changed" in said
+    status = host.status()
+    assert (status["node"]["agent_version"], status["node"]["reexec"]) == ("1.0", None)
+    assert before == host.pids()
+    version(host, "3.0")
+    upgrade(host, ok=True, new="3.0")
+
+
+def test_a_wrong_configuration_keeps_the_old_program(make_host: Make) -> None:
+    """What the new version could not read after its next start is said before, with the file and the field."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    host.start()
+    host.boot["controler"] = {}
+    host.write_config()
+    said = host.ctl("reexec", ok=1)
+    assert "refuses the configuration" in said
+    assert "controler" in said
+    assert host.component("one")["state"] == "running"
+
+
+AFTER_EXEC = {
+    "raises": "raise RuntimeError('broken on purpose')",
+    "exits": "sys.exit(3)",
+    "hangs": "import time; time.sleep(300)",
+}
+
+
+@pytest.mark.parametrize("how", AFTER_EXEC)
+def test_a_version_that_fails_after_the_exec_falls_back(make_host: Make, how: str) -> None:
+    """Before it is in charge nothing is lost: the old program takes the same state back, and says why."""
+    host = make_with(
+        make_host,
+        one={"command": ["/bin/sleep", "300"]},
+        dies={"command": ["/bin/false"], "restart": {"initial_s": 1000, "cap_s": 3600}},
+    )
+    version(host, "1.0")
+    host.start()
+    host.wait_for("dies", state="backoff")
+    before, events = host.pids(), host.events()
+    broken = (
+        "import node_manager.cli.guard as guard, node_manager.runtime.voices as voices\n"
+        "guard.IN_CHARGE_S = 2.0\n"
+        f"def resume(*_): {AFTER_EXEC[how]}\n"
+        "voices.Voices.resume = resume\n"
+    )
+    version(host, "2.0", "import sys\n" + broken)
+    said = host.ctl("reexec", ok=1)
+    assert "the installed program failed before it was in charge" in said
+    assert {"raises": "broken on purpose", "exits": "3", "hangs": "not in charge after 2 s"}[how] in said
+    assert "1.0 goes on" in said
+    status = host.status()
+    assert (agent_pid(host), "1.0") == (status["node"]["agent_pid"], status["node"]["agent_version"])
+    assert before == host.pids()
+    assert events == host.events()[: len(events)]
+    assert "agent.reexec_failed" in [event["event"] for event in host.events()]
+    assert host.component("dies")["state"] == "backoff"
+    version(host, "3.0")
+    upgrade(host, ok=True, old="1.0", new="3.0", count=2)
+    assert before == host.pids()
+
+
+def test_a_command_under_way_is_not_cut_off(make_host: Make, place: Path) -> None:
+    """A drain or reload command does something to its component: it is waited for, and named where it takes long."""
+    gate = place / "gate"
+    os.mkfifo(gate)
+    host = make_with(
+        make_host,
+        one={"command": ["/bin/sleep", "300"], "reload": {"command": ["/bin/sh", "-c", f"cat {gate}"]}},
+    )
+    version(host, "1.0")
+    host.start()
+    host.wait_for("one", state="running")
+    host.ctl("reload", "one")
+    version(host, "2.0")
+    said = host.ctl("reexec", ok=1)
+    assert "no quiet moment" in said
+    assert "the reload command of one" in said
+    with gate.open("w"):
+        pass
+    wait_until(lambda: "component.helper_done" in names(host), "the command has ended")
+    upgrade(host, ok=True, new="2.0")
+
+
+def test_a_check_before_a_start_is_begun_again(make_host: Make, place: Path) -> None:
+    """A check under way is no reason to wait; the component starts when the new run of it has passed."""
+    gate = place / "gate"
+    os.mkfifo(gate)
+    host = make_with(
+        make_host,
+        one={
+            "command": ["/bin/sleep", "300"],
+            "pre_start": {"command": ["/bin/sh", "-c", f"echo begun >> {place}/begun; cat {gate}"], "timeout_s": 60},
+        },
+    )
+    version(host, "1.0")
+    host.start()
+    wait_until((place / "begun").exists, "the check has begun")
+    version(host, "2.0")
+    upgrade(host, ok=True)
+    wait_until(lambda: (place / "begun").read_text().split() == ["begun", "begun"], "it has begun again")
+    assert host.component("one")["state"] == "starting"
+    with gate.open("w"):
+        pass
+    host.wait_for("one", state="running", generation=1)
+
+
+def test_who_follows_events_goes_on_following(make_host: Make) -> None:
+    """`events --follow` misses nothing over a re-exec and shows nothing twice."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    host.start()
+    host.wait_for("one", state="running")
+    with subprocess.Popen(
+        [str(host.base / "bin" / "xce-nodectl"), "--json", "events", "--follow"],
+        env=host.environment(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+    ) as follower:
+        try:
+            version(host, "2.0")
+            upgrade(host, ok=True)
+            host.ctl("stop", "one")
+            host.wait_for("one", state="stopped")
+            last = host.events()[-1]["seq"]
+            assert follower.stdout is not None
+            seen: list[int] = []
+            for line in follower.stdout:
+                seen.append(json.loads(line)["seq"])
+                if seen[-1] >= last:
+                    break
+            assert list(range(1, last + 1)) == seen
+        finally:
+            follower.kill()
+
+
+def test_an_agent_that_waits_for_its_configuration_is_replaced(make_host: Make) -> None:
+    """Without a configuration there is an agent to upgrade all the same, and it takes the file up later."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    right = host.config.read_text()
+    host.write_config("version: 1\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0{host.base}/notify")
+        host.start(NOTIFY_SOCKET=f"@{host.base}/notify")
+        assert host.status()["node"]["state"] == "waiting-config"
+        version(host, "2.0")
+        upgrade(host, ok=True, new="2.0")
+        assert host.status()["node"]["state"] == "waiting-config"
+        host.write_config(right)
+        wait_until(lambda: host.pids().get("one"), "it is taken up")
