@@ -1,31 +1,15 @@
-"""The simulated agent: the real core in a modelled shell."""
+"""The simulated agent: the real core in a modelled shell (`effects.py`)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from node_manager.core import node as core
-from node_manager.core import status
-from node_manager.core.actions import (
-    Action,
-    CancelPreStart,
-    CancelSpawn,
-    EndRun,
-    Finish,
-    KillTree,
-    Log,
-    Reply,
-    RunHelper,
-    RunPreStart,
-    RunProbe,
-    SendLevels,
-    Signal,
-    Spawn,
-    WriteFacts,
-)
+from node_manager.core.actions import Action, Reply
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import (
     Beat,
@@ -36,27 +20,22 @@ from node_manager.core.events import (
     Event,
     Exited,
     ExitStatus,
-    FactsWriteFailed,
-    FactsWritten,
     Found,
-    Outcome,
+    HeartbeatClosed,
     Past,
-    PreStartDone,
-    ProbeDone,
-    Spawned,
-    SpawnFailed,
     Stalled,
+    StopNode,
     Tick,
-    TreeEmpty,
     WallClock,
 )
 from node_manager.core.nodestate import NodeState
-from node_manager.core.run import Phase
-from node_manager.core.spec import LEASE_MARGIN_NS
 from node_manager.runtime.process import ProcessRecord
+from node_manager.runtime.record import RuntimeRecord
 from node_manager.runtime.recording import Recorder
+from tests.simulation.effects import BEFORE, Effects
 from tests.simulation.invariants import Violation
-from tests.simulation.processes import SIGKILL, Process
+from tests.simulation.processes import Process
+from tests.simulation.steps import Seen
 from tests.simulation.world import NS_PER_MS, NS_PER_S, Timer
 
 if TYPE_CHECKING:
@@ -66,6 +45,8 @@ TURN_NS = NS_PER_MS // 2
 """Longest time from an event to the turn of the loop that takes it."""
 STALL_NS = NS_PER_S
 """As in `runtime/agent.py`."""
+MAX_UNREAD = 256
+"""Records that the sockets hold for an agent that does not read; what comes then is lost, as its sender learns."""
 
 
 class Agent:
@@ -74,19 +55,27 @@ class Agent:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.world = host.world
-        self.rng = host.world.rng(f"{host.name}/agent")
+        self.rng: Random = host.world.rng(f"{host.name}/agent")
         self.dead = False
         self.state = NodeState()
         self.queue: deque[Event] = deque()
-        self.spawning: set[tuple[str, int]] = set()
-        """Spawns between the decision and exec."""
-        self.waiting_trees: dict[str, int] = {}
         self.recorder = Recorder(boot_id=f"boot{host.boot}", nonce="", agent_pid=0)
         self.answers: dict[int, Callable[[bool], None]] = {}
-        self.next_id = 1
         self.born_ns = host.world.now
         self.thawed_ns = -1
         """When it last continued after having been stopped, in the world's time."""
+        self.stood_still_ns = 0
+        """For how long it was stopped altogether."""
+        self.seen = Seen()
+        self.to_do: deque[Action] = deque()
+        """Actions of a step that were not begun when it was stopped."""
+        self.effects = Effects(self)
+        self._next_id = 1
+        self._stopped_ns = 0
+        self._unread = 0
+        self._newest_record = host.record
+        self._writing_record = False
+        self._held: list[Callable[[], None]] = []
         self._scheduled = False
         self._timer: Timer | None = None
         self._armed_ns: int | None = None
@@ -105,8 +94,20 @@ class Agent:
         self.host.cluster.invariants.queue(self)
         self._schedule()
 
+    def later(self, delay_ns: int, callback: Callable[[], None]) -> None:
+        """Have the agent or one of its threads do something later; never when it is dead, not before it goes on."""
+        self.world.later(delay_ns, lambda: self._run(callback))
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        if self.dead:
+            return
+        if self.frozen:
+            self._held.append(callback)
+        else:
+            callback()
+
     def _schedule(self) -> None:
-        if not self._scheduled and self.queue:
+        if not self._scheduled:
             self._scheduled = True
             self.world.later(self.rng.randrange(1, TURN_NS), self.turn)
 
@@ -115,27 +116,38 @@ class Agent:
         self._scheduled = False
         if self.dead or self.frozen:
             return
+        self._unread = 0
+        self._carry_out()
         late_ns = 0 if self._armed_ns is None else self.host.clock() - self._armed_ns
-        if late_ns > STALL_NS:
+        if late_ns > STALL_NS and self._goes_on():
             self._armed_ns = None
             self.step(Stalled(duration_ns=late_ns))
         # As in the shell, what has come in is heard before time is judged.
         heard = [event for event in self.queue if not isinstance(event, Tick)]
         late: list[Event] = [Tick()] if len(heard) < len(self.queue) else []
         self.queue = deque(heard + late)
-        while self.queue and not self.dead:
+        while self.queue and self._goes_on():
             self.step(self.queue.popleft())
-        if not self.dead:
+        if self._goes_on():
             self.arm()
-            self.keep_fuses()
+            self.effects.keep_fuses()
             self.keep_record()
+
+    def _goes_on(self) -> bool:
+        return not self.dead and not self.frozen
+
+    def stand_still(self) -> None:
+        """Note that it does not run from now on."""
+        self._stopped_ns = self.world.now
 
     def go_on(self) -> None:
         """Continue after having been frozen."""
         self.thawed_ns = self.world.now
-        self._schedule()
-        if not self.queue:
-            self.post(Tick())
+        self.stood_still_ns += self.world.now - self._stopped_ns
+        held, self._held = self._held, []
+        for callback in held:
+            self.later(0, callback)
+        self.post(Tick())
 
     def step(self, event: Event) -> None:
         before = self.state
@@ -144,9 +156,17 @@ class Agent:
             self.state, actions = core.step(before, event, now)
         except AssertionError as error:
             raise Violation("machine consistent", f"{self.host.name}: {error}") from error
+        self.to_do.extend(actions)
         self.host.cluster.invariants.stepped(self, before, event, self.state, actions, now)
-        for action in actions:
-            self.carry_out(action)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Carry out what was decided, in order; it may be stopped or killed before each action."""
+        while self.to_do and self._goes_on():
+            point = BEFORE.get(type(self.to_do[0]))
+            if point is not None and self.host.at_point(point):
+                continue
+            self.effects.carry_out(self.to_do.popleft())
 
     def arm(self) -> None:
         self._armed_ns = core.next_wake_ns(self.state)
@@ -162,11 +182,12 @@ class Agent:
         """Read what is kept, find what runs, take charge."""
         host = self.host
         self.post(WallClock(offset_ns=host.wall_offset_ns))
-        identity = f"{host.name}/{host.instance}"
-        facts = host.disk.facts
-        unreadable = "it is garbage" if host.disk.unreadable else None
-        if facts is None or facts.identity != identity or unreadable:
-            facts = DurableFacts(identity=identity)
+        # What is read counts as durable, so it is made so: its writer may have been killed before it could.
+        host.disk.sync()
+        facts, unreadable = host.disk.facts, "it is garbage" if host.disk.unreadable else None
+        # Another instance inherits nothing.
+        if facts is None or facts.identity != host.identity or unreadable:
+            facts = DurableFacts(identity=host.identity)
         record = host.record
         self.post(
             Booted(
@@ -180,34 +201,49 @@ class Agent:
         )
         # A wrong configuration leaves the last good one in force.
         self.post(self._configuration())
+        zombies, host.zombies = host.zombies, []
+        for process, status in zombies:
+            self.process_died(process, status)
 
     def _configuration(self) -> ConfigLoaded:
         host = self.host
         if not host.config_broken:
             host.spec = host.wanted_spec
-        recorded = {kept.found.component: kept.found for kept in host.record.processes}
         found, past = [], {item.component: item for item in host.record.past}
-        for component in {process.component for process in host.processes.values() if process.component}:
-            mains = host.mains(component)
-            if not mains:
-                if host.tree(component):
-                    past[component] = replace(past.get(component, Past(component=component, generation=1)), left=True)
-                continue
-            main = mains[0]
-            known = recorded.get(component)
-            if known is None or known.pid != main.pid:
-                # Found by its marker: the record knows nothing of it, the environment has its terms' end.
-                known = Found(
-                    component=component,
-                    pid=main.pid,
-                    generation=main.generation,
-                    started_ns=main.started_ns,
-                    lease_until_ns=main.env_lease_ns,
-                )
-            found.append(known)
-            self.recorder.adopted(known)
+        for process, item in self._proven(host.record):
+            found.append(item)
+            self.recorder.adopted(item)
+            self.effects.handles[(item.component, item.generation)] = process
+        taken = {item.component for item in found}
+        for component in sorted({process.component for process in host.processes.values() if process.component}):
+            if component not in taken and host.tree(component):
+                past[component] = replace(past.get(component, Past(component=component, generation=1)), left=True)
         warning = "it is wrong" if host.config_broken else None
         return ConfigLoaded(spec=host.spec, found=tuple(found), past=tuple(past.values()), warning=warning)
+
+    def _proven(self, record: RuntimeRecord) -> list[tuple[Process, Found]]:
+        """Return the processes that are an earlier agent's: by pid and start time, or by their marker."""
+        zombies = [process for process, _ in self.host.zombies]
+        processes = {process.pid: process for process in (*zombies, *self.host.processes.values())}
+        proven: dict[str, tuple[Process, Found]] = {}
+        for kept in record.processes:
+            process = processes.get(kept.found.pid)
+            if process is None or process.start_ticks != kept.start_ticks:
+                continue
+            if process.alive or process in zombies:
+                proven[kept.found.component] = process, kept.found
+        for process in self.host.processes.values():
+            if process.alive and process.component is not None and process.component not in proven:
+                # The record knows nothing of it; its environment has the end of its lease.
+                found = Found(
+                    component=process.component,
+                    pid=process.pid,
+                    generation=process.generation,
+                    started_ns=process.started_ns,
+                    lease_until_ns=process.env_lease_ns,
+                )
+                proven[process.component] = process, found
+        return list(proven.values())
 
     def reload(self) -> None:
         """Read the configuration again."""
@@ -219,14 +255,23 @@ class Agent:
             self.host.spec = self.host.wanted_spec
             self.post(ConfigLoaded(spec=self.host.spec))
 
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
     def command(self, command: Command, done: Callable[[bool], None]) -> None:
         """Take an operator's command."""
-        command = replace(command, id=self.next_id)
-        self.answers[self.next_id] = done
-        self.next_id += 1
+        command = replace(command, id=self._next_id)
+        self.answers[self._next_id] = done
+        self._next_id += 1
         self.post(command)
 
-    # --- what happens to processes ------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        """Take the order to stop everything and end."""
+        self.post(StopNode(reason="shutdown"))
+
+    def answer(self, action: Reply) -> None:
+        """Answer a command."""
+        self.host.cluster.invariants.replied(self, action)
+        self.answers.pop(action.id)(action.ok)
 
     def process_died(self, process: Process, status: ExitStatus) -> None:
         """The pidfd of a main process became readable."""
@@ -236,201 +281,36 @@ class Agent:
         jitter = self.rng.randrange(1024)
         self.post(Exited(component=component, generation=generation, status=status, left=left, jitter=jitter))
 
-    def hear(self, process: Process, beat: Beat) -> None:
+    def hear(self, process: Process, said: Beat | HeartbeatClosed) -> None:
         """A heartbeat came; only the main process of the current generation may speak."""
-        if process.alive and not self.dead:
-            self.post(beat)
-
-    # --- actions ------------------------------------------------------------------------------------------------------
-
-    def carry_out(self, action: Action) -> None:
-        host = self.host
-        match action:
-            case Spawn():
-                self._spawn(action)
-            case CancelSpawn():
-                self._cancel_spawn(action.component, action.generation)
-            case Signal():
-                self._signal(action)
-            case KillTree():
-                self._kill_tree(action)
-            case WriteFacts():
-                self._write(action)
-            case SendLevels():
-                host.tell(action.component, dict(status.levels(self.state, action.component)))
-            case Reply():
-                host.cluster.invariants.replied(self, action)
-                done = self.answers.pop(action.id, None)
-                if done is not None:
-                    done(action.ok)
-            case RunProbe():
-                ok = bool(host.mains(action.component)) and self.rng.random() > host.cluster.faults.fail_probe
-                outcome = Outcome.OK if ok else Outcome.FAILED
-                self._soon(
-                    ProbeDone(
-                        component=action.component, generation=action.generation, probe=action.probe, outcome=outcome
-                    )
-                )
-            case RunPreStart():
-                ok = self.rng.random() > host.cluster.faults.fail_probe
-                self._soon(PreStartDone(component=action.component, generation=action.generation, ok=ok))
-            case Log():
-                if action.event != "component.readiness_changed":
-                    text = " ".join(f"{name}={value}" for name, value in action.fields)
-                    self.world.note(f"{host.name}: {action.event} {action.component or ''} {text}")
-            case CancelPreStart() | EndRun() | RunHelper() | Finish():
-                pass
-
-    def _soon(self, event: Event) -> None:
-        self.world.later(self.rng.randrange(1, 20 * NS_PER_MS), lambda: self.post(event))
-
-    def _spawn(self, action: Spawn) -> None:
-        """Decided → forked → last look at the clock → exec; the agent or the child can be stopped at each step."""
-        host = self.host
-        faults = host.cluster.faults
-        self.recorder.spawned(action)
-
-        key = (action.component, action.generation)
-        self.spawning.add(key)
-
-        def failed(reason: str) -> None:
-            self._spawn_failed(*key, reason)
-
-        if action.lease_valid_until_ns is not None:
-            # The fuse has acknowledged its deadline before anything is forked.
-            host.arm_fuse(action.component, action.generation, action.lease_valid_until_ns - LEASE_MARGIN_NS)
-
-        def fork() -> None:
-            if self.dead or key not in self.spawning:
-                return
-            if self.frozen:
-                self.world.later(50 * NS_PER_MS, fork)
-                return
-            child_later(look)
-
-        def child_later(step: Callable[[], None]) -> None:
-            # The child is a process of its own: it outlives the agent, and freezes with the host.
-            pause_ns = self.rng.randrange(1, 3 * NS_PER_MS)
-            if self.rng.random() < faults.pause_in_spawn:
-                pause_ns = self.rng.randrange(1, 30 * NS_PER_S)
-            self.world.later(pause_ns, lambda: step() if not host.suspended else child_later(step))
-
-        def look() -> None:
-            if self.dead or key not in self.spawning:
-                return  # PR_SET_PDEATHSIG: a child that has not executed its command dies with the agent
-            if action.not_after_ns is not None and host.clock() >= action.not_after_ns:
-                if not self.dead:
-                    failed("the lease is too near its end")
-                return
-            child_later(execute)
-
-        def execute() -> None:
-            if self.dead or key not in self.spawning or host.boot != boot:
-                return
-            if action.not_after_ns is not None and host.fuse_blown(action.component, action.generation):
-                if not self.dead:
-                    failed("the fuse keeps the group empty")
-                return
-            self.spawning.discard((action.component, action.generation))
-            host.cluster.invariants.executed(self, action)
-            process = host.new_process(action.component, action.generation)
-            process.env_lease_ns = action.lease_valid_until_ns
-            process.term = action.term
-            from tests.simulation.host import PROGRAMS
-
-            program = PROGRAMS[action.component](process, host.cluster)
-            process.program = program
-            host.cluster.invariants.born(process)
-            process.run(program.start)
-            # The report pipe is read a moment later: what is decided meanwhile finds the spawn still under way.
-            spawned = Spawned(component=action.component, generation=action.generation, pid=process.pid)
-            self.world.later(self.rng.randrange(1, 20 * NS_PER_MS), lambda: self.post(spawned))
-
-        boot = host.boot
-        if self.rng.random() < faults.fail_spawn:
-            self.world.later(NS_PER_MS, lambda: failed("no memory"))
-            return
-        fork()
-
-    def _spawn_failed(self, component: str, generation: int, reason: str) -> None:
-        self.spawning.discard((component, generation))
-        self.post(
-            SpawnFailed(component=component, generation=generation, reason=reason, jitter=self.rng.randrange(1024))
-        )
-
-    def _cancel_spawn(self, component: str, generation: int) -> None:
-        """Kill a child that has not executed its command."""
-        if (component, generation) in self.spawning:
-            self._spawn_failed(component, generation, "not wanted any more")
-
-    def _signal(self, action: Signal) -> None:
-        for process in self.host.mains(action.component):
-            if process.generation == action.generation:
-                self.host.cluster.invariants.signalled(self, action, process)
-                process.signal(action.signal)
-
-    def _kill_tree(self, action: KillTree) -> None:
-        for process in self.host.tree(action.component):
-            self.host.cluster.invariants.tree_killed(self, action, process)
-            process.signal(SIGKILL)
-        if action.component not in self.waiting_trees:
-            self.waiting_trees[action.component] = action.generation
-            self._look_at_tree(action.component)
-        self.waiting_trees[action.component] = action.generation
-
-    def _look_at_tree(self, component: str) -> None:
-        if self.dead:
-            return
-        if self.host.tree(component):
-            self.world.later(10 * NS_PER_MS, lambda: self._look_at_tree(component))
-        else:
-            self.post(TreeEmpty(component=component, generation=self.waiting_trees.pop(component)))
-
-    def _write(self, action: WriteFacts) -> None:
-        disk, host = self.host.disk, self.host
-        delay_ns = self.rng.randrange(1, 5 * NS_PER_MS) + disk.slow_ns
-
-        def written() -> None:
-            if self.dead:
-                return
-            if disk.full:
-                self.post(FactsWriteFailed(seq=action.seq, error="no space"))
-                return
-            disk.facts = replace(action.facts, identity=f"{host.name}/{host.instance}")
-            disk.unreadable = False
-            self.post(FactsWritten(seq=action.seq))
-
-        self.world.later(delay_ns, written)
-
-    def keep_fuses(self) -> None:
-        """Arm the fuses anew where a lease was renewed."""
-        for name, member in self.state.members.items():
-            run = member.state.run
-            if run is None or run.lease_until_ns is None or run.phase is Phase.TREE:
-                continue
-            at_ns = run.lease_until_ns - LEASE_MARGIN_NS
-            if self.host.fuses.get(name) != (member.state.generation, at_ns):
-                self.host.arm_fuse(name, member.state.generation, at_ns)
+        if process.alive and not self.dead and self._unread < MAX_UNREAD:
+            self._unread += 1
+            self.post(said)
 
     # --- the record -------------------------------------------------------------------------------------------------
 
-    def keep_record(self) -> None:
-        """Hand the runtime record to the writer thread: it is on the file system a moment later, if the agent lives."""
+    def made_record(self) -> RuntimeRecord:
+        """Return the runtime record as it is to be now."""
         running = tuple(
             ProcessRecord(
                 component=process.component,
                 generation=process.generation,
                 pid=process.pid,
-                start_ticks=process.pid,
+                start_ticks=process.start_ticks,
                 started_ns=process.started_ns,
             )
             for process in self.host.processes.values()
             if process.component is not None and process.alive
         )
-        made = self.recorder.record(self.state, running)
+        return self.recorder.record(self.state, running)
 
-        def write() -> None:
-            if not self.dead:
-                self.host.record = made
+    def keep_record(self) -> None:
+        """Hand the runtime record to the writer thread: it is on the file system a moment later, if the agent lives."""
+        self._newest_record = self.made_record()
+        if not self._writing_record:
+            self._writing_record = True
+            self.later(self.rng.randrange(1, 3 * NS_PER_MS), self._write_record)
 
-        self.world.later(self.rng.randrange(1, 3 * NS_PER_MS), write)
+    def _write_record(self) -> None:
+        self._writing_record = False
+        self.host.record = self._newest_record

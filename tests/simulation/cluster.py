@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
-from node_manager.core.events import HostState, Verb
+from node_manager.core.events import Command, HostState, Verb
 from node_manager.core.spec import (
     ComponentSpec,
     DrainSpec,
@@ -27,9 +28,12 @@ from tests.simulation.leasestore import Grant, LeaseStore
 from tests.simulation.programs import CLOCK_RATE_BOUND
 from tests.simulation.world import NS_PER_MS, NS_PER_S, World
 
+STORE = "store"
 LEASE_TTL_NS = 30 * NS_PER_S
 MAX_DELAY_NS = 2 * NS_PER_S
 """Longest delay of a message that is not lost."""
+RELEASED_AT_THE_END = 0.7
+"""Share of the hosts on which operators end what they began, once the faults have ceased."""
 SETTLE_NS = 300 * NS_PER_S
 """How long after the last fault everything must be as its facts call for: two delays at their cap, a lease, a start-up
 probe of 60 s, and a stop."""
@@ -111,6 +115,9 @@ class Cluster:
         self.store = LeaseStore(self.world, LEASE_TTL_NS)
         self.store.trusts_time = self.assumptions.store_keeps_leases
         self.cut: set[str] = set()
+        """Hosts that nothing reaches, and that reach nothing."""
+        self.cut_ways: set[tuple[str, str]] = set()
+        """Ways on which nothing gets through: from, to."""
         self.register_of: dict[tuple[str, int], tuple[HostState, int]] = {}
         self.invariants = Invariants(self)
         self.world.after_event = self.invariants.check
@@ -136,9 +143,10 @@ class Cluster:
         for host in self.hosts:
             self.world.later(rng.randrange(5 * NS_PER_S), host.start_agent)
         for fault in plan:
-            self.world.later(fault.at_ns, lambda fault=fault: fault_kinds.apply(self, fault))  # type: ignore[misc]
+            self.world.later(fault.at_ns, partial(fault_kinds.apply, self, fault))
         self.world.run_until(until_ns)
         self.mend()
+        self._think_better()
         self._settle(until_ns + SETTLE_NS + fault_kinds.MAX_FREEZE_S * NS_PER_S)
 
     def _settle(self, latest_ns: int) -> None:
@@ -161,36 +169,41 @@ class Cluster:
         self.world.note("--- faults cease")
         self.faults.cease()
         self.cut.clear()
+        self.cut_ways.clear()
+        self.store.down = False
+        self.store.pause(False)
         for host in self.hosts:
-            host.config_broken = False
-            host.crash_loop = False
-            host.disk.full, host.disk.slow_ns = False, 0
-            if host.suspended:
-                host.suspend(False)
-            if host.agent_frozen:
-                host.freeze_agent(False)
-            for process in list(host.processes.values()):
-                process.wake_up()
-                if process.frozen:
-                    process.frozen = False
-                    process.resume()
-            if host.agent is not None:
-                host.agent.reload()
+            host.mend()
+
+    def _think_better(self) -> None:
+        """Let operators take back on some hosts what they had forbidden, so that these must work again."""
+        rng = self.world.rng("mend")
+        for host in self.hosts:
+            if rng.random() < RELEASED_AT_THE_END:
+                self.world.later(rng.randrange(NS_PER_S, 20 * NS_PER_S), partial(self._release, host))
+
+    def _release(self, host: Host) -> None:
+        """Let operators take back what they had forbidden."""
+        self.operator(host, Verb.MAINTENANCE, None, enable=False)
+        self.operator(host, Verb.RECOMMISSION, None)
+        for spec in host.spec.components:
+            self.operator(host, Verb.START, spec.name)
 
     # --- network ------------------------------------------------------------------------------------------------------
 
     def network(self, source: str, target: str, deliver: Callable[[], None]) -> None:
-        """Carry a message, unless it is lost or one of the two is cut off."""
-        rng = self.world.rng(f"net/{source}")
-        if source in self.cut or target in self.cut or rng.random() < self.faults.lose_message:
+        """Carry a message between a host and the store, unless it is lost or the way is cut."""
+        rng = self.world.rng(f"net/{target if source == STORE else source}")
+        if not self.cut.isdisjoint((source, target)) or (source, target) in self.cut_ways:
+            return
+        if rng.random() < self.faults.lose_message:
             return
         slow = rng.random() < self.faults.lose_message
         self.world.later(rng.randrange(1, MAX_DELAY_NS if slow else 20 * NS_PER_MS), deliver)
 
     def ask_store(self, holder: str, answer: Callable[[Grant], None]) -> None:
         """A request has reached the store: its answer goes back."""
-        grant = self.store.request(holder)
-        self.network(holder, "store", lambda: answer(grant))
+        self.store.ask(holder, lambda grant: self.network(STORE, holder, lambda: answer(grant)))
 
     # --- the controllers' register ----------------------------------------------------------------------------------
 
@@ -205,20 +218,6 @@ class Cluster:
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
-    def operator(self, host: Host, verb: Verb, component: str | None) -> None:
-        """Let an operator speak; the invariants remember what was acknowledged."""
-        host.command(verb, component, lambda ok: self.invariants.acknowledged(host, verb, component, ok=ok))
-
-    def changed_spec(self, host: Host) -> NodeSpec:
-        """Return another configuration of a host: another command, another delay, or the original."""
-        rng = self.world.rng("config")
-        components = []
-        for spec in host.spec.components:
-            kind = rng.randrange(3)
-            if kind == 0:
-                components.append(replace(spec, environment=(("N", str(rng.randrange(3))),)))
-            elif kind == 1:
-                components.append(replace(spec, restart=replace(spec.restart, cap_ns=rng.choice((10, 30)) * NS_PER_S)))
-            else:
-                components.append(spec)
-        return replace(host.spec, components=tuple(components))
+    def operator(self, host: Host, verb: Verb, component: str | None, *, enable: bool = True) -> None:
+        """Let an operator speak, where an agent is there to hear it."""
+        host.command(Command(id=0, verb=verb, by="operator", component=component, enable=enable))

@@ -1,7 +1,8 @@
-"""What must hold after every event, each with its name and its reason.
+"""The observer of one run: what must hold after every event. Names and reasons are in `reasons.py`.
 
 A violation raises `Violation` with the invariant's name. Cheap ones are checked after every event of the world, those
-about one step of one agent after that step, those about a settled cluster once the faults have ceased.
+about one step of one agent after that step (`steps.py`), those about a settled cluster once the faults have ceased
+(`settled.py`).
 """
 
 from __future__ import annotations
@@ -10,62 +11,36 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from node_manager.core import latches
-from node_manager.core import node as core
-from node_manager.core import writeback as wb
-from node_manager.core.actions import Action, KillTree, Reply, Signal, Spawn, WriteFacts
-from node_manager.core.events import Command, Event, HostState, Tick, Verb
-from node_manager.core.invariants import check_invariants
-from node_manager.core.nodestate import NodePhase, NodeState
-from node_manager.core.spec import NS_PER_S, KillScope
-from node_manager.core.states import State, rule_of
+from node_manager.core.actions import Action, KillTree, Reply, Signal
+from node_manager.core.events import Event, HostState, Verb
+from node_manager.core.nodestate import NodeState
+from node_manager.core.run import Phase
+from node_manager.core.spec import NS_PER_MS, NS_PER_S, KillScope, stop_budget_ns
+from node_manager.core.states import Aim
+from tests.simulation import settled, steps
+from tests.simulation.reasons import REASONS, Violation
+from tests.simulation.words import HOST, Words
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.cluster import Cluster
+    from tests.simulation.effects import Starting
     from tests.simulation.faults import Fault
     from tests.simulation.host import Host
     from tests.simulation.processes import Process
 
+__all__ = ["REASONS", "Invariants", "Violation"]
+
+SIGKILL = 9
 MAX_QUEUE = 2000
-MAX_RESTARTS_PER_MINUTE = 25
-"""A component that dies at birth doubles its delay: ten starts in a minute, and some that operators ask for."""
-REPLAYED_STEPS = 50
-"""Each so manieth step is done twice, to see that identical histories give identical actions."""
-
-REASONS = {
-    "one scheduler": "two schedulers at once corrupt the schedule",
-    "one main process": "two copies of a component fight over its port and its state",
-    "latch holds": "a durably acknowledged decommission is never followed by a start of the worker",
-    "no start over a tree": "a component is not started while its former tree lives (kill scope tree)",
-    "terms": "nothing is started under a term older than one that was known here: its writes would be refused",
-    "agent before fuse": "the fuse is for an agent that cannot act: one that runs stops what it leases in time",
-    "older generations": "an event of an older generation changes nothing",
-    "patience": "nobody is killed for a silence that the agent could not hear",
-    "needless write": "a write of durable facts changes something",
-    "only ours": "no signal goes to a process that is not of that component and generation",
-    "jobs untouched": "a worker's restart signals no user's job",
-    "stops end": "a stop comes to SIGKILL within its bound",
-    "machine consistent": "the core's own invariants",
-    "ledger explains": "the rule that status shows is the one that decided",
-    "identical": "identical histories give identical actions",
-    "bounded": "queues, histories and restarts per minute have a bound",
-    "timer": "after a turn the next wake lies in the future, or something is due that will be done",
-    "last word": "an operator's last acknowledged word holds",
-    "settled": "when the faults have ceased, every host shows what its facts call for",
-    "scheduler runs": "when the faults have ceased, exactly one scheduler runs",
-}
-
-
-class Violation(AssertionError):  # noqa: N818 - it is what the whole program is about
-    """An invariant does not hold. `name` is one of REASONS."""
-
-    def __init__(self, name: str, detail: str) -> None:
-        super().__init__(f"{name}: {detail} ({REASONS[name]})")
-        self.name = name
+MAX_RESTARTS_PER_MINUTE = 40
+"""A component that dies at birth doubles its delay: ten starts in a minute; the rest is what operators ask for."""
+PROMPT_NS = 100 * NS_PER_MS
+"""How long an agent may take to act once it runs again."""
 
 
 class Invariants:
-    """The observer of one run, and what the run has covered."""
+    """See the module; also counts what the run has covered."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -73,10 +48,11 @@ class Invariants:
         self.state_events: Counter[tuple[str, str]] = Counter()
         self.faults: list[Fault] = []
         self.schedulers: list[Process] = []
-        self.words: dict[tuple[str, str | None], Verb] = {}
-        """Last acknowledged word about a component of a host; about host and maintenance with None."""
+        self.words = Words()
         self.released: dict[str, int] = {}
-        """Host -> the epoch up to which an operator released it."""
+        """Identity -> the epoch up to which an operator released it."""
+        self.handed_over: dict[str, dict[str, int]] = {}
+        """Host -> component -> generation, of what was to go on when the agent replaced its program."""
         self._starts: dict[tuple[str, str], list[int]] = {}
 
     # --- after every event of the world -----------------------------------------------------------------------
@@ -84,31 +60,33 @@ class Invariants:
     def check(self) -> None:
         """Look at what is looked at always."""
         if len(self.schedulers) > 1:
-            alive = [process for process in self.schedulers if process.alive]
-            self.schedulers = alive
-            if len(alive) > 1:
-                where = ", ".join(f"{process.host.name} pid {process.pid}" for process in alive)
+            self.schedulers = [process for process in self.schedulers if process.alive]
+            acting = [process for process in self.schedulers if not process.host.suspended]
+            if len(acting) > 1:
+                where = ", ".join(f"{process.host.name} pid {process.pid}" for process in acting)
                 raise Violation("one scheduler", where)
 
-    # --- processes --------------------------------------------------------------------------------------------
+    # --- starts -----------------------------------------------------------------------------------------------
 
-    def executed(self, agent: Agent, action: Spawn) -> None:
+    def executed(self, agent: Agent, starting: Starting) -> None:
         """A child is about to execute its command."""
-        host, name = agent.host, action.component
+        host, action = agent.host, starting.action
+        name = action.component
         if host.mains(name):
             raise Violation("one main process", f"{name} on {host.name}")
         if action.spec.stop.kill_scope is KillScope.TREE and host.tree(name):
             raise Violation("no start over a tree", f"{name} on {host.name}")
-        highest = agent.state.table.highest.get("controller.primary", 0)
-        if action.term is not None and action.term < highest:
-            raise Violation("terms", f"{name} on {host.name} under term {action.term}, {highest} is known")
-        facts = host.disk.facts
-        if name == "worker" and facts is not None and facts.identity == f"{host.name}/{host.instance}":
-            released = self.words.get((host.name, "host")) is Verb.RECOMMISSION
-            if latches.host_state(facts) is HostState.DECOMMISSIONED and not released:
-                raise Violation("latch holds", f"worker started on {host.name}")
-        if name == "worker" and self.words.get((host.name, "host")) is Verb.DECOMMISSION:
-            raise Violation("latch holds", f"worker started on {host.name} after an acknowledged decommission")
+        if action.spec.run_while:
+            self._leased(agent, starting)
+        member = agent.state.members.get(name)
+        wanted = member is not None and (member.state.want.up or member.state.want.held)
+        acted = not agent.frozen and not agent.to_do
+        if acted and (member is None or not wanted or member.state.generation != action.generation):
+            raise Violation("unwanted start", f"{name} on {host.name}, generation {action.generation}")
+        if self.words.last(host.identity, name) is Verb.STOP:
+            raise Violation("last word", f"{name} started on {host.name} after an acknowledged stop")
+        if name == "worker":
+            self._may_work(host)
         starts = self._starts.setdefault((host.name, name), [])
         starts.append(self.cluster.world.now)
         while starts and starts[0] < self.cluster.world.now - 60 * NS_PER_S:
@@ -116,33 +94,86 @@ class Invariants:
         if len(starts) > MAX_RESTARTS_PER_MINUTE:
             raise Violation("bounded", f"{name} on {host.name} started {len(starts)} times in a minute")
 
+    def _leased(self, agent: Agent, starting: Starting) -> None:
+        host, action = agent.host, starting.action
+        where = f"{action.component} on {host.name}"
+        highest = agent.state.table.highest.get("controller.primary", 0)
+        if action.term is None or action.term < highest:
+            raise Violation("terms", f"{where} under term {action.term}, {highest} is known")
+        if action.not_after_ns is None or action.lease_valid_until_ns is None:
+            raise Violation("last look", f"{where} is started without an end of its lease")
+        if action.not_after_ns > action.lease_valid_until_ns - stop_budget_ns(action.spec):
+            raise Violation("last look", f"{where} may start with too little time to stop it")
+        if starting.looked_ns >= action.not_after_ns:
+            raise Violation("last look", f"{where}: looked {starting.looked_ns - action.not_after_ns} ns too late")
+        fuse = host.fuses.get(action.component)
+        if not self.cluster.assumptions.fuse:
+            return
+        if fuse is None or fuse[0] != action.generation or host.clock() >= fuse[1]:
+            raise Violation("fuse first", f"{where}, generation {action.generation}: {fuse}")
+
+    def _may_work(self, host: Host) -> None:
+        """See that nothing durable forbids the worker."""
+        facts = host.disk.facts
+        known = facts is not None and facts.identity == host.identity
+        if facts is not None and known and latches.host_state(facts) is HostState.DECOMMISSIONED:
+            raise Violation("latch holds", f"worker started on {host.name}, whose record says decommissioned")
+        if self.words.last(host.identity, HOST) is Verb.DECOMMISSION:
+            raise Violation("latch holds", f"worker started on {host.name} after an acknowledged decommission")
+        if host.disk.unreadable:
+            raise Violation("latch holds", f"worker started on {host.name}, whose record cannot be read")
+
     def born(self, process: Process) -> None:
         """A main process runs its program now."""
         if process.component == "scheduler":
             self.schedulers = [*(item for item in self.schedulers if item.alive), process]
 
+    # --- ends -------------------------------------------------------------------------------------------------
+
     def fuse_killed(self, host: Host, process: Process) -> None:
         """A fuse had to kill."""
         agent = host.agent
-        if process.killed or agent is None or agent.frozen:
+        if process.killed or agent is None or agent.frozen or agent.state.spec is None:
             return
-        if self.cluster.world.now - max(agent.thawed_ns, agent.born_ns) > 2 * NS_PER_S:
+        if self.cluster.world.now - max(agent.thawed_ns, agent.born_ns) > PROMPT_NS:
             raise Violation("agent before fuse", f"{process.component} on {host.name}")
 
     def signalled(self, agent: Agent, action: Signal, process: Process) -> None:
         """The agent sends a signal to one process."""
-        if process.host is not agent.host or process.component != action.component or process.job:
-            raise Violation("only ours", f"{action.component} on {agent.host.name}: pid {process.pid}")
+        where = f"{action.component} on {agent.host.name}"
+        if process.component != action.component or process.generation != action.generation:
+            raise Violation("only ours", f"{where}: pid {process.pid}")
         reason = agent.state.members[action.component].state.reason
-        heard_ns = self.cluster.world.now - agent.thawed_ns
-        if "silent for" in reason and agent.thawed_ns >= 0 and heard_ns < NS_PER_S and process.stood_still_ns < 0:
-            raise Violation("patience", f"{action.component} on {agent.host.name}: {reason}")
+        if "silent for" not in reason or action.signal == SIGKILL:
+            return
+        now = self.cluster.world.now
+        if agent.thawed_ns >= 0 and now - agent.thawed_ns < NS_PER_S and process.stood_still_ns < 0:
+            raise Violation("patience", f"{where}: {reason}")
 
     def tree_killed(self, agent: Agent, action: KillTree, process: Process) -> None:
         """The agent kills one process of a tree."""
         member = agent.state.members.get(action.component)
         if process.job and (member is None or member.spec.stop.kill_scope is KillScope.PROCESS):
             raise Violation("jobs untouched", f"job {process.pid} on {agent.host.name}")
+
+    def finished(self, agent: Agent) -> None:
+        """The agent has stopped everything, or so it says."""
+        for process in agent.host.processes.values():
+            if process.component is not None and process.alive and not process.killed:
+                raise Violation("stops end", f"{process.component} on {agent.host.name} is left behind")
+
+    def replaced(self, host: Host, agent: Agent) -> None:
+        """The agent replaces its program: what runs, and is to go on, will be found going on."""
+        self.handed_over[host.name] = {
+            name: member.state.generation
+            for name, member in agent.state.members.items()
+            if member.state.run is not None
+            and member.state.run.phase is Phase.LIVE
+            and member.state.aim is Aim.NONE
+            and member.state.want.up
+            and host.wanted_spec is host.spec
+            and not host.config_broken
+        }
 
     # --- steps ------------------------------------------------------------------------------------------------
 
@@ -156,119 +187,18 @@ class Invariants:
     ) -> None:
         """The core made a step."""
         self.steps += 1
-        try:
-            check_invariants(after, now)
-        except AssertionError as error:
-            raise Violation("machine consistent", f"{agent.host.name}: {error}") from error
-        name = getattr(event, "component", None)
-        member = None if name is None else before.members.get(name)
-        kind = type(event).__name__
-        self.state_events[(member.state.state.value if member is not None else before.phase.value, kind)] += 1
-        if self.steps % REPLAYED_STEPS == 0 and core.step(before, event, now) != (after, actions):
-            raise Violation("identical", f"{agent.host.name}: {kind}")
-        self._check_generation(agent, before, event, after, now)
-        self._check_writes(agent, before, event, actions)
-        latch = after.in_force.controller_latch
-        if latch is not None and (latch.epoch or 0) <= self.released.get(agent.host.name, -1):
-            raise Violation("last word", f"{agent.host.name}: epoch {latch.epoch} was released and latches again")
-        wake_ns = core.next_wake_ns(after)
-        if kind == "Tick" and wake_ns is not None and wake_ns <= now:
-            raise Violation("timer", f"{agent.host.name}: wakes {now - wake_ns} ns ago")
-        for item in after.members.values():
-            machine = item.state
-            if machine.state in {State.STOPPING, State.KILLING} and machine.deadline_ns is not None:
-                bound_ns = item.spec.stop.timeout_ns + 600 * NS_PER_S
-                if machine.deadline_ns > now + bound_ns:
-                    raise Violation("stops end", f"{item.spec.name} on {agent.host.name}")
-            if machine.run is not None and machine.want.up and rule_of(machine) is not machine.want.rule:
-                raise Violation("ledger explains", f"{item.spec.name} on {agent.host.name}")
-
-    def _check_generation(self, agent: Agent, before: NodeState, event: Event, after: NodeState, now: int) -> None:
-        name, generation = getattr(event, "component", None), getattr(event, "generation", None)
-        old = before.members.get(name) if name is not None else None
-        if old is None or generation is None or generation == old.state.generation or name not in after.members:
-            return
-        due = old.condition_until_ns is not None and old.condition_until_ns <= now
-        assert name is not None
-        if not due and after.members[name].state != old.state:
-            raise Violation("older generations", f"{name} on {agent.host.name}: {type(event).__name__}")
-
-    def _check_writes(self, agent: Agent, before: NodeState, event: Event, actions: tuple[Action, ...]) -> None:
-        known = wb.target(before.writeback)
-        for action in actions:
-            if isinstance(action, WriteFacts) and not isinstance(event, Tick | Command) and action.facts == known:
-                raise Violation("needless write", f"{agent.host.name}: {type(event).__name__}")
+        steps.check(self, steps.Step(agent, before, event, after, actions, now))
 
     def replied(self, agent: Agent, action: Reply) -> None:
         """A command was answered; exactly once."""
         if action.id not in agent.answers:
             raise Violation("last word", f"{agent.host.name}: command {action.id} answered twice, or never asked")
-
-    # --- operators --------------------------------------------------------------------------------------------
-
-    def acknowledged(self, host: Host, verb: Verb, component: str | None, *, ok: bool) -> None:
-        """An operator's word was answered."""
-        if not ok:
-            return
-        subject = component
-        if component is None:
-            subject = "maintenance" if verb is Verb.MAINTENANCE else "host"
-        if verb is not Verb.MAINTENANCE:
-            self.words[(host.name, subject)] = verb
-        if verb is Verb.RECOMMISSION and host.agent is not None:
-            self.released[host.name] = host.agent.state.in_force.released_epoch
+        self.words.answered(agent, action.id, ok=action.ok)
 
     def fault(self, fault: Fault) -> None:
         """A fault was injected."""
         self.faults.append(fault)
 
-    # --- at the end -------------------------------------------------------------------------------------------
-
     def settled(self) -> None:
         """The faults have ceased for long: everything is as it should be."""
-        for host in self.cluster.hosts:
-            agent = host.agent
-            if agent is None or agent.state.phase is not NodePhase.RUNNING:
-                raise Violation("settled", f"{host.name} has no agent in charge")
-            for name in agent.state.members:
-                self._settled_component(host, name, agent.state)
-            self._settled_host(host, agent.state)
-        alive = [process for process in self.schedulers if process.alive]
-        leader = next((host for host in self.cluster.hosts if host.name == self.cluster.store.holder), None)
-        if leader is not None and self._may_lead(leader) and len(alive) != 1:
-            raise Violation("scheduler runs", f"{len(alive)} schedulers run, the lease is with {leader.name}")
-
-    def _settled_component(self, host: Host, name: str, state: NodeState) -> None:
-        machine = state.members[name].state
-        mains = host.mains(name)
-        where = f"{name} on {host.name} is {machine.state.value}, {len(mains)} processes ({machine.reason})"
-        if machine.want.up and machine.want.waits is None and machine.hold is None:
-            if machine.state is not State.RUNNING or len(mains) != 1:
-                raise Violation("settled", where)
-        elif not machine.want.up and (mains or machine.state is not State.STOPPED):
-            raise Violation("settled", where)
-        if mains and machine.run is not None and mains[0].pid != machine.run.pid:
-            raise Violation("settled", f"{where}; the agent knows pid {machine.run.pid}")
-        word = self.words.get((host.name, name))
-        if word is Verb.STOP and machine.want.up:
-            raise Violation("last word", f"{name} on {host.name} was stopped by an operator and is wanted")
-        if word in {Verb.START, Verb.RESTART} and latches.hold_of(state.in_force, name) is not None:
-            raise Violation("last word", f"{name} on {host.name} was started by an operator and is held")
-
-    def _settled_host(self, host: Host, state: NodeState) -> None:
-        if state.writeback.pending:
-            raise Violation("settled", f"{host.name}: {len(state.writeback.pending)} changes are not durable")
-        if self.words.get((host.name, "host")) is Verb.DRAIN and state.host_state is HostState.ACTIVE:
-            raise Violation("last word", f"{host.name} was drained by an operator and is active")
-        for process in host.mains("scheduler"):
-            if process.term != self.cluster.store.term:
-                raise Violation("settled", f"scheduler on {host.name} under term {process.term}")
-
-    def _may_lead(self, host: Host) -> bool:
-        """Tell whether nothing that an operator said keeps this host from running a scheduler."""
-        agent = host.agent
-        if agent is None or "scheduler" not in agent.state.members:
-            return False
-        record = agent.state.in_force
-        held = {hold.component for hold in record.holds}
-        return not held & {"controller", "scheduler"} and record.maintenance is None
+        settled.check(self.cluster)

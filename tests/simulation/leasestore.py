@@ -1,5 +1,6 @@
 """The store in which controllers elect: one lease with a time to live, a revision that never goes down."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.simulation.world import World
@@ -14,7 +15,10 @@ class Grant:
 
 
 class LeaseStore:
-    """One lease. Requests and answers take time and get lost in the network, which is not modelled here."""
+    """One lease. Requests and answers take time and get lost in the network, which is not modelled here.
+
+    While it stands still (`paused`) requests wait, while it is down they are lost; it forgets nothing.
+    """
 
     def __init__(self, world: World, ttl_ns: int) -> None:
         self._world = world
@@ -22,8 +26,32 @@ class LeaseStore:
         self.holder: str | None = None
         self.term = 0
         self.expires_ns = 0
+        self.down = False
+        self._waiting: list[Callable[[], None]] | None = None
         self.trusts_time = True
         """False: forgets the lease before its time (an assumption broken on purpose)."""
+
+    def ask(self, holder: str, answer: Callable[[Grant], None]) -> None:
+        """Answer a request, now or once the store goes on; never where it is down."""
+        if self.down:
+            return
+        if self._waiting is not None:
+            self._waiting.append(lambda: answer(self.request(holder)))
+        else:
+            answer(self.request(holder))
+
+    def pause(self, paused: bool) -> None:
+        """Stand still, or go on with what came in meanwhile."""
+        if paused:
+            self._waiting = self._waiting or []
+            return
+        waiting, self._waiting = self._waiting or [], None
+        for serve in waiting:
+            serve()
+
+    def restore(self) -> None:
+        """Come back under a higher revision: whoever holds the lease holds it under a new term."""
+        self.term += 1
 
     def request(self, holder: str) -> Grant:
         """Grant or renew the lease, from now on for the time to live."""

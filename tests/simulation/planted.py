@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 CORE = "node_manager/core/"
+RUNTIME = "node_manager/runtime/"
 SHELL = "tests/simulation/"
 
 
@@ -17,30 +18,18 @@ class Mutation:
 
 
 MUTATIONS = (
+    # --- leases, terms and the fuse ----------------------------------------------------------------------------------
     Mutation(
-        "generation check dropped",
-        CORE + "component.py",
-        "if self.state.run is not None and event.generation == self.state.generation:",
-        "if self.state.run is not None:",
+        "stop budget forgotten",
+        CORE + "facts.py",
+        "budget_ns = stop_budget_ns(spec)",
+        "budget_ns = 0",
     ),
-    Mutation("stop budget forgotten", CORE + "facts.py", "budget_ns = stop_budget_ns(spec)", "budget_ns = 0"),
     Mutation(
         "lease margin zero, kill at the lease's end",
         CORE + "ladder.py",
         "run.lease_until_ns - self.spec.stop.kill_timeout_ns - LEASE_MARGIN_NS)",
         "run.lease_until_ns + 10 * LEASE_MARGIN_NS)",
-    ),
-    Mutation(
-        "term ignored",
-        CORE + "facts.py",
-        "if said.term < table.highest.get(said.fact, 0):",
-        "if said.term < 0:",
-    ),
-    Mutation(
-        "standby does not reach whoever depends on it",
-        CORE + "turn.py",
-        "                self.mark(name)\n            self.actions.append(SendLevels",
-        "                pass\n            self.actions.append(SendLevels",
     ),
     Mutation(
         "expired lease still believed",
@@ -49,11 +38,96 @@ MUTATIONS = (
         "if now < fact.valid_until_ns + 60 * NS_PER_S:",
     ),
     Mutation(
+        "a lease longer than allowed is believed",
+        CORE + "facts.py",
+        "if said.valid_until_ns > now + max_lease_ns:",
+        "if said.valid_until_ns < 0:",
+    ),
+    Mutation(
+        "an earlier agent's lease is prolonged",
+        CORE + "facts.py",
+        "            valid_until_ns=kept.valid_until_ns,\n",
+        "            valid_until_ns=kept.valid_until_ns + 60 * NS_PER_S,\n",
+    ),
+    Mutation(
+        "standby does not reach whoever depends on it",
+        CORE + "turn.py",
+        "                self.mark(name)\n            self.actions.append(SendLevels",
+        "                pass\n            self.actions.append(SendLevels",
+    ),
+    Mutation(
+        "term ignored",
+        CORE + "facts.py",
+        "if said.term < table.highest.get(said.fact, 0):",
+        "if said.term < 0:",
+    ),
+    Mutation(
         "a new term does not restart",
         CORE + "component.py",
         "            elif self.state.aim is Aim.NONE:\n                # The stop stays",
         "            elif self.now < 0:\n                # The stop stays",
     ),
+    Mutation(
+        "authority that frees its lease early accepted",
+        SHELL + "programs.py",
+        "        self.stepped_down, self.leads = True, False\n",
+        "        self.stepped_down, self.leads = True, False\n        self.cluster.store.expires_ns = 0\n",
+    ),
+    Mutation(
+        "adopted scheduler without its lease",
+        CORE + "component.py",
+        "            lease_until_ns=found.lease_until_ns,\n",
+        "            lease_until_ns=None,\n",
+    ),
+    Mutation(
+        "adopted scheduler without its term",
+        CORE + "component.py",
+        "            terms=found.terms,\n",
+        "            terms=(),\n",
+    ),
+    Mutation(
+        "leases are not handed on to the next agent",
+        RUNTIME + "recording.py",
+        "for fact in node.table.leased.values()",
+        "for fact in list(node.table.leased.values())[:0]",
+    ),
+    Mutation(
+        "fuse acknowledged after the spawn",
+        SHELL + "effects.py",
+        (
+            "            host.arm_fuse(action.component, action.generation, "
+            "action.lease_valid_until_ns - LEASE_MARGIN_NS)\n"
+        ),
+        (
+            "            at_ns = action.lease_valid_until_ns - LEASE_MARGIN_NS\n"
+            "            agent.later(20 * NS_PER_MS, lambda: host.arm_fuse(*key, at_ns))\n"
+        ),
+    ),
+    Mutation(
+        "the fuse is not armed anew",
+        SHELL + "agent.py",
+        "            self.effects.keep_fuses()\n",
+        "",
+    ),
+    Mutation(
+        "a blown fuse does not keep its group empty",
+        SHELL + "effects.py",
+        "        if action.not_after_ns is not None and host.fuse_blown(*key):\n",
+        "        if action.not_after_ns is not None and not key:\n",
+    ),
+    Mutation(
+        "no last look at the clock before exec",
+        SHELL + "effects.py",
+        "starting.looked_ns >= starting.action.not_after_ns:",
+        "starting.looked_ns < 0:",
+    ),
+    Mutation(
+        "the last look leaves no time to stop",
+        CORE + "facts.py",
+        "        not_after_ns=until - stop_budget_ns(spec),",
+        "        not_after_ns=until,",
+    ),
+    # --- what is durable, and whose it is ----------------------------------------------------------------------------
     Mutation(
         "restrictive change waits for the disk",
         CORE + "writeback.py",
@@ -79,6 +153,81 @@ MUTATIONS = (
         "retry_at_ns=None)",
     ),
     Mutation(
+        "a command is answered before the write",
+        CORE + "turn.py",
+        "        self.actions.append(WriteFacts(seq=seq,",
+        (
+            "        if command is not None:\n"
+            "            self.reply(command.id, answer)\n"
+            "        self.actions.append(WriteFacts(seq=seq,"
+        ),
+    ),
+    Mutation(
+        "a write is acknowledged before the disk has it",
+        SHELL + "effects.py",
+        "        self.agent.later(self.rng.randrange(1, 5 * NS_PER_MS), lambda: self._synced(action))\n",
+        (
+            "        self.agent.post(FactsWritten(seq=action.seq))\n"
+            "        self.agent.later(self.rng.randrange(1, 5 * NS_PER_MS), lambda: self._synced(action))\n"
+        ),
+    ),
+    Mutation(
+        "what an interrupted write left counts before the disk has it",
+        SHELL + "agent.py",
+        "        host.disk.sync()\n",
+        "",
+    ),
+    Mutation(
+        "an unreadable record is taken for an empty one",
+        CORE + "node.py",
+        "    if event.unreadable is not None:\n",
+        '    if event.unreadable == "":\n',
+    ),
+    Mutation(
+        "another instance of the same name inherits",
+        SHELL + "agent.py",
+        "if facts is None or facts.identity != host.identity or unreadable:",
+        "if facts is None or unreadable:",
+    ),
+    # --- latches, epochs and drains ----------------------------------------------------------------------------------
+    Mutation(
+        "exit 79 does not latch",
+        CORE + "hostlife.py",
+        "    if epoch is None or epoch <= turn.node.in_force.released_epoch:",
+        "    if True:",
+    ),
+    Mutation(
+        "the controller's word needs no newer epoch",
+        CORE + "latches.py",
+        "    if epoch <= facts.epoch_seen:\n        return None\n",
+        "",
+    ),
+    Mutation(
+        "two latches mixed",
+        CORE + "latches.py",
+        "            return replace(facts, controller_latch=None, epoch_seen=change.epoch)",
+        "            return replace(facts, controller_latch=None, operator_latch=None, epoch_seen=change.epoch)",
+    ),
+    Mutation(
+        "recommission is not remembered",
+        CORE + "latches.py",
+        "                doubt=None,\n                released_epoch=max(facts.released_epoch, facts.epoch_seen),",
+        "                doubt=None,\n                released_epoch=0,",
+    ),
+    Mutation(
+        "drained is concluded while jobs run",
+        CORE + "hostlife.py",
+        "finished = event.status.code == 0 and event.left == 0 and not jobs_of(state)",
+        "finished = event.status.code == 0",
+    ),
+    # --- starts, stops and restarts ----------------------------------------------------------------------------------
+    Mutation(
+        "generation check dropped",
+        CORE + "component.py",
+        "if self.state.run is not None and event.generation == self.state.generation:",
+        "if self.state.run is not None:",
+    ),
+    Mutation(
         "backoff has no delay",
         CORE + "backoff.py",
         "max(ended_ns, started_ns + delay_ns(spec, failures, jitter))",
@@ -91,18 +240,42 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "backoff not reset",
+        CORE + "backoff.py",
+        "    if ended_ns - started_ns >= spec.reset_after_ns:\n",
+        "    if ended_ns < started_ns:\n",
+    ),
+    Mutation(
         "a stop does not end what starts",
         CORE + "component.py",
-        "        if self.state.aim is not Aim.NONE:\n            self.signal_stop(run, self.state.reason)\n"
-        "            return\n",
+        (
+            "        if self.state.aim is not Aim.NONE:\n"
+            "            self.signal_stop(run, self.state.reason)\n"
+            "            return\n"
+        ),
         "",
     ),
     Mutation(
         "a stop in BACKOFF is lost",
         CORE + "component.py",
         "        elif not want.up:\n            self.idle(State.STOPPED, want.reason)\n        elif state.hold",
-        "        elif not want.up and state.state is not State.BACKOFF:\n"
-        "            self.idle(State.STOPPED, want.reason)\n        elif state.hold",
+        (
+            "        elif not want.up and state.state is not State.BACKOFF:\n"
+            "            self.idle(State.STOPPED, want.reason)\n"
+            "        elif state.hold"
+        ),
+    ),
+    Mutation(
+        "a spawn is not cancelled",
+        CORE + "ladder.py",
+        "self.actions.append(CancelSpawn(component=self.spec.name, generation=self.state.generation))",
+        "pass",
+    ),
+    Mutation(
+        "a child before exec outlives its agent",
+        SHELL + "effects.py",
+        "        if self.agent.dead or starting is None or starting.boot != self.host.boot:\n",
+        "        if starting is None or starting.boot != self.host.boot:\n",
     ),
     Mutation(
         "SIGKILL is never sent",
@@ -129,35 +302,21 @@ MUTATIONS = (
         "if True:\n            return",
     ),
     Mutation(
-        "a spawn is not cancelled",
-        CORE + "ladder.py",
-        "self.actions.append(CancelSpawn(component=self.spec.name, generation=self.state.generation))",
-        "pass",
+        "a process is known by its pid alone",
+        SHELL + "agent.py",
+        "if process is None or process.start_ticks != kept.start_ticks:",
+        "if process is None:",
     ),
     Mutation(
-        "exit 79 does not latch",
-        CORE + "hostlife.py",
-        "    if epoch is None or epoch <= turn.node.in_force.released_epoch:",
-        "    if True:",
-    ),
-    Mutation(
-        "the controller's word needs no newer epoch",
-        CORE + "latches.py",
-        "    if epoch <= facts.epoch_seen:\n        return None\n",
+        "the node finishes while something runs",
+        CORE + "turn.py",
+        (
+            "            if any(member.state.run is not None for member in self.members.values()):\n"
+            "                return\n"
+        ),
         "",
     ),
-    Mutation(
-        "the two latches are one",
-        CORE + "latches.py",
-        "            return replace(facts, controller_latch=None, epoch_seen=change.epoch)",
-        "            return replace(facts, controller_latch=None, operator_latch=None, epoch_seen=change.epoch)",
-    ),
-    Mutation(
-        "recommission is not remembered",
-        CORE + "latches.py",
-        "                doubt=None,\n                released_epoch=max(facts.released_epoch, facts.epoch_seen),",
-        "                doubt=None,\n                released_epoch=0,",
-    ),
+    # --- silence, dependencies and what is said of it ----------------------------------------------------------------
     Mutation(
         "the stall is not discounted, deadlines pass",
         CORE + "component.py",
@@ -165,28 +324,33 @@ MUTATIONS = (
         "            case Stalled():\n                pass",
     ),
     Mutation(
-        "the fuse is not armed anew",
-        SHELL + "agent.py",
-        "            self.keep_fuses()\n",
-        "",
+        "deadline off by one interval",
+        CORE + "run.py",
+        "    return run.last_beat_ns + SILENT_AFTER_INTERVALS * run.interval_ns\n",
+        "    return run.last_beat_ns + (SILENT_AFTER_INTERVALS + 1) * run.interval_ns\n",
     ),
     Mutation(
-        "no last look at the clock before exec, no group kept empty",
-        SHELL + "agent.py",
-        "            if action.not_after_ns is not None and host.clock() >= action.not_after_ns:\n",
-        "            if action.not_after_ns is not None and False:\n",
+        "deadline short by one interval",
+        CORE + "run.py",
+        "    return run.last_beat_ns + SILENT_AFTER_INTERVALS * run.interval_ns\n",
+        "    return run.last_beat_ns + (SILENT_AFTER_INTERVALS - 1) * run.interval_ns\n",
     ),
     Mutation(
-        "a child before exec outlives its agent",
-        SHELL + "agent.py",
-        "            if self.dead or key not in self.spawning or host.boot != boot:\n",
-        "            if host.boot != boot:\n",
+        "a dependency is not waited for",
+        CORE + "claims.py",
+        "    return [name for name in spec.after if not _is_ready(node, name)]",
+        "    return []",
     ),
     Mutation(
-        "a command is answered before the write",
-        CORE + "turn.py",
-        "        self.actions.append(WriteFacts(seq=seq,",
-        "        if command is not None:\n            self.reply(command.id, answer)\n"
-        "        self.actions.append(WriteFacts(seq=seq,",
+        "maintenance keeps nothing from starting",
+        CORE + "claims.py",
+        "    if maintenance is not None and not member.state.forced:\n",
+        "    if maintenance is not None and member.removed:\n",
+    ),
+    Mutation(
+        "two rules have changed places",
+        CORE + "intent.py",
+        '    OPERATOR_HOLD = "operator-hold"\n    EXIT_HOLD = "exit-hold"\n',
+        '    EXIT_HOLD = "exit-hold"\n    OPERATOR_HOLD = "operator-hold"\n',
     ),
 )

@@ -32,6 +32,18 @@ class Program(Protocol):
         """The agent sent levels over the heartbeat connection."""
         ...
 
+    def flood(self, records: int) -> None:
+        """Say the same so many times at once."""
+        ...
+
+    def hang(self) -> None:
+        """Do nothing any more, and say nothing."""
+        ...
+
+    def step_down(self) -> None:
+        """Give up leadership, where there is any."""
+        ...
+
     def agent_is_back(self) -> None:
         """The agent listens (again): say hello and everything."""
         ...
@@ -44,6 +56,8 @@ class Process:
     host: Host
     pid: int
     component: str | None
+    start_ticks: int = 0
+    """What tells it from another process that had the same pid."""
     generation: int = 0
     started_ns: int = 0
     program: Program | None = None
@@ -57,6 +71,8 @@ class Process:
     """When it was last stopped, in the world's time."""
     killed: bool = False
     job: bool = False
+    hangs: bool = False
+    """It sleeps for ever, and does nothing that it should."""
     env_lease_ns: int | None = None
     children: list[Process] = field(default_factory=list)
     deferred: list[Callable[[], None]] = field(default_factory=list)
@@ -78,6 +94,17 @@ class Process:
             callback()
         else:
             self.deferred.append(callback)
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.frozen = True
+        self.stood_still_ns = self.host.world.now
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        if self.frozen:
+            self.frozen = False
+            self.resume()
 
     def resume(self) -> None:
         """Go on with what was waiting."""

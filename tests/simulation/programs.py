@@ -21,6 +21,9 @@ CLOCK_RATE_BOUND = 0.001
 class Component:
     """What all of them do: start up, say hello, beat, end on SIGTERM in their own time."""
 
+    ends_for_good = False
+    """Whether it may end with a status that its role file calls final."""
+
     def __init__(self, process: Process, cluster: Cluster) -> None:
         self.process = process
         self.cluster = cluster
@@ -34,7 +37,12 @@ class Component:
         if fate < self.cluster.faults.crash_at_start or self.process.host.crash_loop:
             self.process.later(self.rng.randrange(200 * NS_PER_MS), self.crash)
             return
-        if fate < self.cluster.faults.hang_at_start + self.cluster.faults.crash_at_start:
+        fate -= self.cluster.faults.crash_at_start
+        if fate < self.cluster.faults.hang_at_start:
+            self.process.hangs = True
+            return
+        if fate < self.cluster.faults.hang_at_start + self.cluster.faults.end_for_good and self.ends_for_good:
+            self.process.later(self.rng.randrange(200 * NS_PER_MS), lambda: self.end(78))
             return
         self.process.later(self.rng.randrange(1, 800 * NS_PER_MS), self.begin)
 
@@ -69,8 +77,20 @@ class Component:
     def agent_is_back(self) -> None:
         self.say(hello=True)
 
+    def flood(self, records: int) -> None:
+        """Say the same far too often."""
+        for _ in range(records):
+            self.say()
+
     def told(self, levels: dict[str, str]) -> None:
         """Take directives."""
+
+    def hang(self) -> None:
+        """Do nothing any more, and say nothing."""
+        self.process.hangs, self.ready = True, False
+
+    def step_down(self) -> None:
+        """Only a controller leads."""
 
     def terminate(self) -> None:
         fate = self.rng.random()
@@ -168,12 +188,15 @@ class Scheduler(Component):
 class Worker(Component):
     """Joins the cluster, runs jobs, drains, leaves."""
 
+    ends_for_good = True
+
     def __init__(self, process: Process, cluster: Cluster) -> None:
         super().__init__(process, cluster)
         self.epoch = 0
         self.host_state = HostState.ACTIVE
         self.draining = False
         self.drained = False
+        self.refused = False
 
     def begin(self) -> None:
         super().begin()
@@ -192,6 +215,8 @@ class Worker(Component):
 
     def registered(self, state: HostState, epoch: int) -> None:
         self.epoch, self.host_state = epoch, state
+        # One that was refused may end before it has said in so many words why.
+        self.refused = state is HostState.DECOMMISSIONED and self.rng.random() < 0.5
         self.say()
         if state is HostState.DECOMMISSIONED:
             self.process.later(100 * NS_PER_MS, lambda: self.end(79))
@@ -226,6 +251,6 @@ class Worker(Component):
             beat=beat.beat,
             ready=True,
             jobs=len(self.process.host.jobs()),
-            host_state=said if self.epoch else None,
+            host_state=said if self.epoch and not self.refused else None,
             epoch=self.epoch or None,
         )
