@@ -50,6 +50,8 @@ _BLANKS = dict.fromkeys(range(0x20), " ")
 _ATTRIBUTE = re.compile(r"[A-Z][A-Z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _PART_HEADER_BYTES = len(f"PART={MAX_PARTS}/{MAX_PARTS}\n")
+_FOLLOWING = frozenset({"TERM", "VALID_UNTIL_NS", "EPOCH", "DRAIN_DEADLINE_NS"})
+"""Keys that belong to the one before them: a statement is never divided."""
 _SHOWN_CHARS = 40
 """How much of a peer's text an error message repeats."""
 
@@ -228,15 +230,12 @@ def _ranges(pairs: Pairs, lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(pairs: Pairs, lines: Sequence[bytes], room: int) -> Iterator[tuple[int, int]]:
-    """Ranges that must not be cut: a key and its attributes, or attributes without it, that follow one another.
-
-    One line alone of a group too large.
-    """
+    """Ranges that must not be cut: a statement, or a key's attributes with or without it; of a group too large, a line."""
     start = 0
     while start < len(pairs):
         named = split_attribute(pairs[start][0])[0]
         end = start + 1
-        while end < len(pairs) and split_attribute(pairs[end][0])[0] == named:
+        while end < len(pairs) and (split_attribute(pairs[end][0])[0] == named or pairs[end][0] in _FOLLOWING):
             end += 1
         if sum(map(len, lines[start:end])) > room or end - start >= MAX_KEYS:
             yield from ((line, line + 1) for line in range(start, end))

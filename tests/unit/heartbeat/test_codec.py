@@ -129,6 +129,18 @@ def test_attributes_that_change_together_stay_in_one_part() -> None:
         assert {key.removesuffix(".VALID_UNTIL_NS") for key in fields if key.endswith("_NS")} == terms
 
 
+@pytest.mark.parametrize("room", range(8100, 8200, 7))
+def test_a_statement_is_never_divided(room: int) -> None:
+    """Wherever a part ends, a leadership goes with its term and validity, a host's state with its epoch."""
+    pairs = [("STATUS", "x" * 2000), *((f"A{n}", "x" * 2000) for n in range(3)), ("B", "x" * (room - 8040))]
+    pairs += [("LEADERSHIP", "primary"), ("TERM", "1"), ("VALID_UNTIL_NS", "2")]
+    pairs += [("HOST_STATE", "draining"), ("EPOCH", "1"), ("DRAIN_DEADLINE_NS", "2")]
+    for record in encode([*pairs, ("C", "x" * 2000)]):
+        fields = decode(record)
+        assert ("LEADERSHIP" in fields) == ("TERM" in fields) == ("VALID_UNTIL_NS" in fields)
+        assert ("HOST_STATE" in fields) == ("EPOCH" in fields) == ("DRAIN_DEADLINE_NS" in fields)
+
+
 def test_a_state_has_at_most_eight_parts_and_keeps_what_comes_first() -> None:
     """A sender's state is bounded; what was put first gets through."""
     records = encode([(f"K{number}", "x" * 1000) for number in range(200)])
