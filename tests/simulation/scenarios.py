@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from tests.simulation import scenarios_clusters as clusters
 from tests.simulation import scenarios_hosts as hosts
+from tests.simulation import scenarios_leaving as leaving
+from tests.simulation.effects import CHILD_POINTS
 from tests.simulation.invariants import Violation
 from tests.simulation.scenarios_stage import Stage, WrongError
 
@@ -33,14 +35,17 @@ class Scenario:
 
 SCENARIOS = (
     Scenario(1, "a stranger has the pid", WORKER, hosts.pid_of_a_stranger),
-    Scenario(2, "the agent is killed", CLUSTER, hosts.adopted, (False, True)),
+    Scenario(2, "the agent ends", CLUSTER, hosts.adopted, ("killed", "killed, its record lost", "replaced")),
+    Scenario(2, "the agent is killed in a start", BOTH, hosts.killed_in_a_start, ("scheduler", "worker")),
     Scenario(
         4,
         "decommissioned, then killed or rebooted",
         WORKER,
-        hosts.decommissioned_for_good,
+        leaving.decommissioned_for_good,
         tuple((ms, reboot) for ms in (0, 1, 2, 3, 5, 8, 15, 50, 200, 500, 6000) for reboot in (False, True)),
     ),
+    Scenario(4, "the controller decommissions", WORKER, leaving.decommissioned_by_the_controller, (False, True)),
+    Scenario(4, "taken back", WORKER, leaving.taken_back),
     Scenario(4, "finished work", WORKER, hosts.finished_work),
     Scenario(
         5,
@@ -49,6 +54,8 @@ SCENARIOS = (
         clusters.paused_leader,
         ("controller", "agent", "agent and controller", "agent, and the controller killed", "host"),
     ),
+    Scenario(5, "the leader is cut off", CLUSTER, clusters.leader_cut_off, (0.0, 5.0, 3.0)),
+    Scenario(5, "a child that was decided in time", CLUSTER, clusters.late_child, CHILD_POINTS),
     Scenario(5, "the wall clock is set", CLUSTER, clusters.wall_clock_set, (3600, -3600)),
     Scenario(
         6,
@@ -65,6 +72,8 @@ SCENARIOS = (
         hosts.last_word_holds,
         tuple((ms, dies) for ms in (0, 1, 20, 60, 100, 150, 300, 1000, 3000) for dies in (False, True)),
     ),
+    Scenario(7, "a stop in a delay", WORKER, hosts.stop_in_a_delay),
+    Scenario(7, "a stop in a slow start", WORKER, hosts.stop_in_a_slow_start),
     Scenario(8, "the delay is forgotten", WORKER, hosts.backoff_forgets),
     Scenario(8, "a start in a delay", WORKER, hosts.manual_start),
     Scenario(10, "a grandchild stays", BOTH, hosts.grandchild, ("scheduler", "controller", "worker")),
@@ -73,11 +82,18 @@ SCENARIOS = (
     Scenario(11, "a stop that asks for more time", WORKER, hosts.stop_extended),
     Scenario(13, "everything stands still", BOTH, clusters.everything_stands_still, ("suspended", "stopped")),
     Scenario(15, "a wrong configuration", BOTH, hosts.wrong_configuration, (False, True)),
-    Scenario(16, "drained when it is done", WORKER, hosts.drained_when_done),
-    Scenario(16, "a drain's deadline", WORKER, hosts.drain_deadline),
-    Scenario(16, "a crash in a drain", WORKER, hosts.crash_in_a_drain),
+    Scenario(16, "drained when it is done", WORKER, leaving.drained_when_done),
+    Scenario(16, "a drain's deadline", WORKER, leaving.drain_deadline),
+    Scenario(16, "a crash in a drain", WORKER, leaving.crash_in_a_drain, leaving.CRASHES),
     Scenario(17, "no controller for an hour", CLUSTER, clusters.no_controller_for_an_hour, ("cut off", "gone")),
-    Scenario(18, "one bad observation", WORKER, hosts.one_bad_observation, ("probe", "no epoch", "an older epoch")),
+    Scenario(
+        18,
+        "one bad observation",
+        WORKER,
+        hosts.one_bad_observation,
+        ("no epoch", "an older epoch", "an older run"),
+    ),
+    Scenario(18, "one failed probe", WORKER, hosts.one_failed_probe),
     Scenario(19, "a hot restart loop", WORKER, hosts.hot_restart_loop),
     Scenario(20, "an idle scheduler", MANAGER, clusters.idle_scheduler),
     Scenario(
@@ -87,10 +103,11 @@ SCENARIOS = (
         clusters.promoted_in_a_stop,
         (0.0, 0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 4.99, 5.01, 5.05, 5.5, 8.0),
     ),
+    Scenario(21, "a new term while primary", MANAGER, clusters.new_term_while_primary),
     Scenario(21, "one leader after the other", CLUSTER, clusters.takeovers),
-    Scenario(23, "an unreadable latch file", BOTH, hosts.unreadable),
-    Scenario(23, "a full disk", WORKER, hosts.disk_full),
-    Scenario(23, "no latch file", WORKER, hosts.absent),
+    Scenario(23, "an unreadable latch file", BOTH, leaving.unreadable),
+    Scenario(23, "a full disk", WORKER, leaving.disk_full),
+    Scenario(23, "no latch file", WORKER, leaving.absent),
     Scenario(24, "out of memory", WORKER, hosts.out_of_memory),
 )
 
@@ -98,8 +115,8 @@ SCENARIOS = (
 def play(scenario: Scenario, variant: object) -> str | None:
     """Play one variant; return what was wrong, or None."""
     managers, workers = scenario.size
-    stage = Stage(managers=managers, workers=workers)
     try:
+        stage = Stage(managers=managers, workers=workers)
         scenario.play(stage, variant)
         stage.settle()
     except (Violation, WrongError) as error:

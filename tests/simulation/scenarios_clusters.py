@@ -6,7 +6,7 @@ from node_manager.core.events import HeartbeatClosed, Leadership, WallClock
 from node_manager.core.intent import Rule
 from node_manager.core.spec import LEASE_MARGIN_NS, stop_budget_ns
 from tests.simulation.cluster import LEASE_TTL_NS
-from tests.simulation.host import Host
+from tests.simulation.host import Host, How, Trap
 from tests.simulation.processes import Process
 from tests.simulation.scenarios_stage import Stage
 from tests.simulation.world import NS_PER_S
@@ -31,7 +31,7 @@ def paused_leader(stage: Stage, what: object) -> None:
         stage.kill(host, "controller")
     if what == "host":
         host.suspend(True)
-    stage.until("its scheduler is dead", lambda: not old.alive, PAUSE_S)
+    stage.until("its scheduler is dead, or suspended", lambda: not old.alive or host.suspended, PAUSE_S)
     store = stage.cluster.store
     stage.expect("before the lease ended", store.holder == host.name and stage.now_ns < store.expires_ns)
     stage.until("another host's scheduler runs", lambda: _schedulers(stage), TAKEOVER_S)
@@ -46,6 +46,49 @@ def paused_leader(stage: Stage, what: object) -> None:
         stage.freeze(process, frozen=False)
     stage.run(PAUSE_S)
     stage.expect("who wakes changes nothing", new.alive and stage.main(stage.leader(), "scheduler") is new)
+
+
+def leader_cut_off(stage: Stage, late_s: object) -> None:
+    """5: a leader cannot renew: its agent, not the fuse, ends a scheduler that ignores SIGTERM, also from a late start.
+
+    `late_s`: the agent stands still until so long before the lease's end.
+    """
+    assert isinstance(late_s, float)
+    stage.cluster.faults.ignore_term = 1.0
+    host = stage.leader()
+    old = stage.main(host, "scheduler")
+    stage.cluster.cut.add(host.name)
+    stage.run(7)
+    valid_until_ns = stage.valid_until_ns(host)
+    if late_s:
+        host.freeze_agent(True)
+        stage.run((valid_until_ns - host.clock()) / NS_PER_S - late_s)
+        host.freeze_agent(False)
+    stage.until("its scheduler is dead", lambda: not old.alive, PAUSE_S)
+    left_s = (valid_until_ns - host.clock()) / NS_PER_S
+    stage.expect(f"before the fuse, {left_s:.2f} s before the end", left_s > 2 * LEASE_MARGIN_NS / NS_PER_S)
+    stage.until("another host's scheduler runs", lambda: _schedulers(stage), TAKEOVER_S)
+
+
+def late_child(stage: Stage, point: object) -> None:
+    """5: a start that was decided within the lease and is carried out long after it: the command is not executed."""
+    assert isinstance(point, str)
+    host = stage.leader()
+    old, controller = stage.main(host, "scheduler"), stage.main(host, "controller")
+    host.traps[point] = Trap(How.STOP, int(PAUSE_S * NS_PER_S))
+    stage.kill(host, "scheduler")
+    stage.until("it is gone", lambda: not old.alive, 1)
+    stage.run(0.02)
+    host.freeze_agent(True)
+    stage.freeze(controller, frozen=True)
+    stage.until("another host's scheduler runs", lambda: _schedulers(stage), TAKEOVER_S)
+    new = stage.main(stage.leader(), "scheduler")
+    stage.run(PAUSE_S)
+    stage.expect("the child waited in vain", not host.traps and not host.mains("scheduler"))
+    host.freeze_agent(False)
+    stage.freeze(controller, frozen=False)
+    stage.run(PAUSE_S)
+    stage.expect("who wakes changes nothing", stage.main(stage.leader(), "scheduler") is new)
 
 
 def wall_clock_set(stage: Stage, by_s: object) -> None:
@@ -127,7 +170,8 @@ def everything_stands_still(stage: Stage, how: object) -> None:
     for process in stopped:
         stage.freeze(process, frozen=True)
     stage.run(PAUSE_S)
-    stage.expect("no lease outlived it", not any(process.alive for process in schedulers))
+    suspended = any(host.suspended for host in stage.cluster.hosts)
+    stage.expect("no scheduler outlives its lease", suspended or not any(old.alive for old in schedulers))
     for host in stage.cluster.hosts:
         if how == "suspended":
             host.suspend(False)
@@ -174,7 +218,8 @@ def idle_scheduler(stage: Stage, _: object) -> None:
     scheduler = stage.main(host, "scheduler")
     stage.run(2 * 3600)
     stage.expect("the same scheduler runs", stage.main(host, "scheduler") is scheduler)
-    stage.freeze(scheduler, frozen=True)
+    assert scheduler.program is not None
+    scheduler.program.hang()
     stage.until("the silent one is ended", lambda: not scheduler.alive, 60)
     stage.until("another is started", lambda: stage.is_up(host, "scheduler"), 60)
 
@@ -204,6 +249,16 @@ def promoted_in_a_stop(stage: Stage, delay_s: object) -> None:
         stage.run(2)
 
 
+def new_term_while_primary(stage: Stage, _: object) -> None:
+    """21: a new term with no standby between: the scheduler is started anew under it."""
+    host = stage.host
+    old, before = stage.main(host, "scheduler"), stage.cluster.store.term
+    stage.cluster.store.expires_ns = stage.now_ns
+    stage.controller(host).renew()
+    stage.until("another runs", lambda: not old.alive and stage.is_up(host, "scheduler"), 30)
+    stage.expect("under the new term", before < stage.cluster.store.term == stage.main(host, "scheduler").term)
+
+
 def takeovers(stage: Stage, _: object) -> None:
     """21: leaders that step down one after the other, with nobody waiting for anybody: one scheduler after each."""
     stage.cluster.faults.ignore_term = 1.0
@@ -220,4 +275,5 @@ def takeovers(stage: Stage, _: object) -> None:
 
 
 def _schedulers(stage: Stage) -> list[Process]:
-    return [process for host in stage.cluster.hosts for process in host.mains("scheduler")]
+    acting = (host for host in stage.cluster.hosts if not host.suspended)
+    return [process for host in acting for process in host.mains("scheduler")]

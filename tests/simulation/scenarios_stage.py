@@ -110,7 +110,7 @@ class Stage:
 
     def leader(self) -> Host:
         """Return the host whose scheduler runs; there must be one."""
-        found = [host for host in self.cluster.hosts if host.mains("scheduler")]
+        found = [host for host in self.cluster.hosts if host.mains("scheduler") and not host.suspended]
         self.expect("one host has a scheduler", len(found) == 1)
         return found[0]
 
@@ -140,9 +140,9 @@ class Stage:
         return self.agent(host).state.members[component].state
 
     def is_down(self, host: Host, component: str, rule: Rule) -> bool:
-        """Tell whether a component is stopped for this rule, and nothing of it runs."""
+        """Tell whether a component is down for this rule, and nothing of it runs."""
         state = self.state(host, component)
-        return state.state is State.STOPPED and rule_of(state) is rule and not host.mains(component)
+        return state.run is None and rule_of(state) is rule and not host.mains(component)
 
     def is_up(self, host: Host, component: str) -> bool:
         """Tell whether a component runs, once, and its agent knows it."""
@@ -174,7 +174,6 @@ class Stage:
 
         def done(ok: bool) -> None:
             answer.ok = ok
-            self.watching.acknowledged(host, verb, component, ok=ok)
 
         self.agent(host).command(command, done)
         return answer
@@ -207,6 +206,14 @@ class Stage:
         program = self.main(host, "controller").program
         assert isinstance(program, Controller)
         return program
+
+    def jobs(self, host: Host, count: int, *, endless: bool = False) -> list[Process]:
+        """Wait for jobs of users, or have some that do not end by themselves."""
+        if endless:
+            worker = self.main(host, "worker")
+            return [host.spawn_job(worker) for _ in range(count)]
+        self.until(f"{count} jobs run", lambda: len(host.jobs()) >= count, 600)
+        return host.jobs()
 
 
 class Answer:
