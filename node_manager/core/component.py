@@ -16,6 +16,7 @@ from node_manager.core.events import (
     Beat,
     EvidenceTaken,
     Found,
+    FuseLost,
     HeartbeatClosed,
     Looked,
     Notified,
@@ -56,7 +57,7 @@ class _Turn(Watcher):
         match event:
             case (
                 Beat() | ProbeDone() | Notified() | Spawned() | SpawnFailed() | PreStartDone() | Gone() | TreeEmpty()
-                | HeartbeatClosed() | Looked() | EvidenceTaken()
+                | HeartbeatClosed() | Looked() | EvidenceTaken() | FuseLost()
             ):  # fmt: skip
                 if self.state.run is not None and event.generation == self.state.generation:
                     self.of_this_run(self.state.run, event)
@@ -85,6 +86,7 @@ class _Turn(Watcher):
         | PreStartDone
         | Gone
         | TreeEmpty
+        | FuseLost
         | ProbeDone
         | Beat
         | HeartbeatClosed
@@ -109,6 +111,8 @@ class _Turn(Watcher):
                 self.spawned(run, event)
             case SpawnFailed() if run.phase is Phase.SPAWN:
                 self.could_not_start(run, event.reason, event.jitter)
+            case FuseLost() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
+                self.fuse_lost(event)
             case PreStartDone() if run.phase is Phase.CHECK:
                 self.checked(run, event)
             case Gone() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
@@ -182,6 +186,11 @@ class _Turn(Watcher):
             # What is ended to be started again is started again: maintenance does not make a stop of it.
             self.state = replace(self.state, forced=True, failures=0, starts=())
             self.stop(Aim.RESTART, event.reason)
+
+    def fuse_lost(self, event: FuseLost) -> None:
+        """End what nothing guards any more; the next start has a fuse, or is none."""
+        if self.state.aim is Aim.NONE:
+            self.stop(Aim.RETRY, f"its fuse, which guards the end of its lease, was lost: {event.reason}")
 
     def updated(self, old: ComponentSpec) -> None:
         run, restart = self.state.run, self.spec.restart

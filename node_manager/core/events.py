@@ -263,6 +263,15 @@ class TreeEmpty:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FuseLost:
+    """Nothing would kill this run if its lease ended while the agent cannot act: `reason` says how that came."""
+
+    component: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreStartDone:
     """The check before the start has ended."""
 
@@ -397,6 +406,7 @@ Event = (
     | SpawnFailed
     | Exited
     | TreeEmpty
+    | FuseLost
     | PreStartDone
     | HelperDone
     | ProbeDone

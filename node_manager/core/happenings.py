@@ -10,6 +10,7 @@ from node_manager.core.events import (
     EvidenceTaken,
     ExitStatus,
     Found,
+    FuseLost,
     HeartbeatClosed,
     Looked,
     Notified,
@@ -85,6 +86,7 @@ ComponentEvent = (
     | PreStartDone
     | Gone
     | TreeEmpty
+    | FuseLost
     | ProbeDone
     | Looked
     | EvidenceTaken

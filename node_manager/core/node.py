@@ -21,6 +21,7 @@ from node_manager.core.events import (
     Exited,
     FactsWriteFailed,
     FactsWritten,
+    FuseLost,
     HeartbeatClosed,
     HelperDone,
     Leadership,
@@ -90,7 +91,7 @@ def _take(turn: Turn, event: Event) -> None:
             _tick(turn)
         case (
             ProbeDone() | Notified() | Spawned() | SpawnFailed() | TreeEmpty() | PreStartDone() | HeartbeatClosed()
-            | Looked() | EvidenceTaken()
+            | Looked() | EvidenceTaken() | FuseLost()
         ):  # fmt: skip
             if event.component in turn.members:
                 turn.feed(event.component, event)

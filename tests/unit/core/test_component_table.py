@@ -186,6 +186,12 @@ TABLE: dict[str, dict[str, str]] = {
         "clearing": "backoff",
     },
     "tree empty, stale": {},
+    "fuse lost": {
+        "spawning": "starting spawn for retry: CancelSpawn",
+        "starting": "stopping live for retry: Signal 15",
+        "running": "stopping live for retry: Signal 15",
+    },
+    "fuse lost, stale": {},
     "ready": {
         "running": "~",
         "stopping": "~",

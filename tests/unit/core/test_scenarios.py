@@ -9,7 +9,18 @@ import pytest
 
 from node_manager.core.actions import KillTree, Signal
 from node_manager.core.durable import DurableFacts, Latch
-from node_manager.core.events import Beat, Command, Exited, ExitStatus, HostState, Leadership, Outcome, Verb, WallClock
+from node_manager.core.events import (
+    Beat,
+    Command,
+    Exited,
+    ExitStatus,
+    FuseLost,
+    HostState,
+    Leadership,
+    Outcome,
+    Verb,
+    WallClock,
+)
 from node_manager.core.ladder import UNKILLABLE_RECHECK_NS
 from node_manager.core.states import State
 from tests.unit.core.build import HEARTBEAT, NOTIFY, TCP, S, node_spec, spec, told
@@ -181,6 +192,20 @@ class TestOneScheduler:
         world = managing(term=5, for_ns=20 * S)
         world.primary("controller", 5, 7 * S)
         assert world.state.table.leased["controller.primary"].valid_until_ns == world.now + 20 * S
+
+    def test_its_fuse_is_lost(self) -> None:
+        """What nothing guards any more is stopped at once, maintenance or not, and started again under another fuse."""
+        world = managing()
+        world.deliver(FuseLost(component="scheduler", generation=1, reason="it is gone"))
+        assert State.STOPPING is world.component("scheduler").state
+        assert "lost: it is gone" in world.component("scheduler").reason
+        world.exit("scheduler", signal=15)
+        world.advance(S)
+        assert world.spawns["scheduler"].generation == 2
+        world.spawned("scheduler")
+        world.command(Verb.MAINTENANCE, enable=True)
+        world.deliver(FuseLost(component="scheduler", generation=2, reason="it is gone"))
+        assert State.STOPPING is world.component("scheduler").state
 
     def test_a_lease_too_short_to_stop_in(self) -> None:
         """Under a lease that is shorter than the stop budget the dependant does not start, and says why."""
