@@ -110,8 +110,7 @@ class Watcher(Ladder):
         elif found is None:
             found, look_ns = watch.finding, self.now + MIN_SPAN_NS
         else:
-            decided = watch.failed_ns is not None and sample.at_ns >= watch.failed_ns
-            watch = replace(watch, decided=decided or watch.decided)
+            watch = replace(watch, decided=watch.failed_ns is not None and sample.at_ns >= watch.failed_ns)
             look_ns = self.now + RELOOK_NS
         deadlocked_ns = watch.deadlocked_ns or self.now if found.verdict is Verdict.DEADLOCKED else None
         look_ns = look_ns if watch.look_ns is None else min(look_ns, watch.look_ns)

@@ -137,14 +137,16 @@ def test_what_a_restart_does_not_help_is_not_killed(state: str, fields: dict[str
 
 @pytest.mark.parametrize(
     ("probe", "grace_ns"),
-    [(HEARTBEAT, S), (NOTIFY, 4 * S), (replace(TCP, failure_threshold=1), TCP.period_ns + TCP.timeout_ns)],
+    [(HEARTBEAT, 3 * S), (NOTIFY, 4 * S), (replace(TCP, failure_threshold=1), TCP.period_ns + TCP.timeout_ns)],
 )
 def test_what_goes_on_has_one_interval_to_be_heard(probe: object, grace_ns: int) -> None:
     """A thawed component is not taken for silent since before it was frozen, and is not spared for ever either."""
     machine = Watched(spec(liveness=probe))
     if probe is NOTIFY:
         machine.take(Notified(component="web", generation=1, watchdog_ns=grace_ns))
-    elif probe is not HEARTBEAT:
+    elif probe is HEARTBEAT:
+        machine.beat(interval_ns=grace_ns)
+    else:
         machine.take(ProbeDone(component="web", generation=1, probe=ProbeKind.LIVENESS, outcome=Outcome.FAILED))
         machine.seen("T")
     machine.at(9 * S)
@@ -189,6 +191,28 @@ def test_a_look_that_was_under_way_at_the_failure_is_repeated() -> None:
     assert told(machine.seen()) == ["TakeEvidence"]
 
 
+def test_a_late_answer_does_not_decide() -> None:
+    """A look that was taken before the failure and comes back after it does not say what the process does now."""
+    machine = Watched(spec(liveness=NOTIFY))
+    machine.take(Notified(component="web", generation=1, watchdog_ns=60 * S))
+    machine.at(45 * S)
+    machine.now = T0 + 51 * S
+    machine.seen(at_ns=T0 + 45 * S)
+    assert told(machine.at(56 * S)) == ["LookAt"]
+    assert machine.at(60 * S) == []
+    assert told(machine.seen(at_ns=T0 + 56 * S)) == ["LookAt"]
+    assert told(machine.seen()) == ["TakeEvidence"]
+
+
+def test_nothing_is_ended_that_waits_for_its_turn_to_stop() -> None:
+    """While the node stops and its turn has not come, a silent component is left to that stop."""
+    machine = Watched()
+    machine.want(up(up=False, held=True))
+    machine.silent()
+    assert machine.seen() == []
+    assert State.RUNNING is machine.state.state
+
+
 def test_two_looks_are_never_too_near() -> None:
     """A probe that fails at its first answer is decided a moment later, from two looks."""
     machine = Machine(spec(liveness=replace(TCP, failure_threshold=1)), examined=False).run()
@@ -223,6 +247,10 @@ def test_a_look_that_hangs_does_not_hold_up_the_end() -> None:
     assert machine.seen("T") == [], "it is frozen after all"
     assert machine.evidence() == []
     assert (machine.verdict, machine.state.state) == ("frozen", State.RUNNING)
+    machine.take(Tick(), at=machine.now + RELOOK_NS)
+    machine.seen()
+    machine.take(Tick(), at=machine.now + S)
+    assert told(machine.seen()) == ["TakeEvidence"], "what it did before it was frozen is not what it does now"
 
 
 def test_evidence_that_hangs_does_not_hold_up_the_end() -> None:
