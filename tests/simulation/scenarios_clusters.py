@@ -13,6 +13,8 @@ from tests.simulation.world import NS_PER_S
 
 PAUSE_S = 90.0
 """Longer than three leases."""
+STOP_S = 5.5
+"""From standby until a scheduler that ignores SIGTERM is dead: its stop time-out, and a moment."""
 TAKEOVER_S = LEASE_TTL_NS / NS_PER_S + 20.0
 """From the last renewal until another host's scheduler runs: the lease, a round of requests, a start."""
 
@@ -264,8 +266,9 @@ def takeovers(stage: Stage, _: object) -> None:
     stage.cluster.faults.ignore_term = 1.0
     for _round in range(4):
         host: Host = stage.leader()
-        term = stage.cluster.store.term
+        old, term = stage.main(host, "scheduler"), stage.cluster.store.term
         stage.controller(host).step_down()
+        stage.until("the old one is gone", lambda old=old: not old.alive, STOP_S)  # type: ignore[misc]
         stage.until(
             "the next one's scheduler runs",
             lambda term=term: [item for item in _schedulers(stage) if (item.term or 0) > term],  # type: ignore[misc]
