@@ -230,7 +230,7 @@ def _ranges(pairs: Pairs, lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(pairs: Pairs, lines: Sequence[bytes], room: int) -> Iterator[tuple[int, int]]:
-    """Ranges that must not be cut: a statement, or a key's attributes with or without it; of a group too large, a line."""
+    """Ranges that must not be cut: a statement, a key's attributes with or without it; of what is too large, a line."""
     start = 0
     while start < len(pairs):
         named = split_attribute(pairs[start][0])[0]
