@@ -15,6 +15,9 @@ command -v curl >/dev/null || packages="$packages curl"
 command -v cc >/dev/null || packages="$packages gcc libc6-dev"
 "$python" -c 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null ||
     packages="$packages python3-dev"
+# libxce's own tests: memory errors, and how other programs find the library.
+command -v valgrind >/dev/null || packages="$packages valgrind"
+command -v pkg-config >/dev/null || packages="$packages pkg-config"
 if [ -n "$packages" ] && command -v apt-get >/dev/null; then
     if [ "$(id -u)" = 0 ]; then
         apt-get update -qq
