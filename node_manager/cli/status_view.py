@@ -170,6 +170,9 @@ def _reason(component: dict[str, Any]) -> str:
     text = one_line(component["reason"])
     if component["ready"] and text == _UNREMARKABLE:
         text = one_line(component.get("status_text")) or text
+    verdict = component.get("verdict")
+    if verdict not in {None, "ok"} and not re.search(rf"\b{re.escape(verdict)}: ", text):
+        text = f"{one_line(verdict)}; {text}"
     count = component.get("jobs")
     old = component.get("jobs_last_known")
     if count is None or (old and not count) or re.search(rf"\b{re.escape(jobs(count))}\b", text):

@@ -29,7 +29,7 @@ LOG_SHOWN = 5
 """Last lines of the component's output shown: where a program that cannot start says why."""
 LOG_LINE_CHARS = 400
 """Of one line of output: some programs print a page on one line."""
-_TELLING = ("component.exited", "component.probe_failed", "command.")
+_TELLING = ("component.exited", "component.probe_failed", "component.evidence", "command.")
 """Names, or their beginnings, of events of which the newest is always shown: what happened, and who wanted it."""
 _LABEL_WIDTH = 10
 _READY = {True: "ready", False: "not ready", None: "readiness unknown"}
@@ -48,6 +48,7 @@ def render(body: dict[str, Any], screen: Screen) -> list[str]:
         "",
         *_labelled("since", [f"{moments.clock(body['since_ns'])} ({moments.ago(body['since_ns'])})"]),
         *_labelled("wanted", [f"{one_line(body['desired'])}; {_READY[body['ready']]}; role {one_line(body['role'])}"]),
+        *_labelled("verdict", _verdict(body)),
         *_labelled("rule", _ruling(body, moments)),
         *_labelled("also", [_claim(claim, moments) for claim in _others(body)]),
         *_labelled("last exit", _last_exit(body)),
@@ -109,6 +110,14 @@ def _history(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             break
         chosen.add(place)
     return [events[place] for place in sorted(chosen)]
+
+
+def _verdict(body: dict[str, Any]) -> list[str]:
+    """What is said of its process, where that is not all well and the headline does not say it already."""
+    verdict, detail = body.get("verdict"), one_line(body.get("verdict_detail"))
+    if verdict in {None, "ok"} or (detail and detail in one_line(body["reason"])):
+        return []
+    return [f"{one_line(verdict)}: {detail}" if detail else one_line(verdict)]
 
 
 def _last_exit(body: dict[str, Any]) -> list[str]:

@@ -31,6 +31,8 @@ class ComponentStatus(TypedDict):
     state: str
     desired: str
     ready: bool | None
+    verdict: str | None
+    """What is said of its process; None: nothing judges it."""
     pid: int | None
     generation: int
     restarts: int
@@ -117,6 +119,9 @@ class WhyStatus(TypedDict):
     state: str
     desired: str
     ready: bool | None
+    verdict: str | None
+    verdict_detail: str | None
+    """What the verdict rests on, where it is not `ok`."""
     pid: int | None
     rule: str
     reason: str
@@ -196,6 +201,7 @@ def component_status(node: NodeState, member: Member, now: int) -> ComponentStat
         state=state.state.value,
         desired="up" if state.want.up else "down",
         ready=state.ready,
+        verdict=None if state.verdict is None else state.verdict.value,
         pid=None if run is None else run.pid,
         generation=state.generation,
         restarts=state.restarts,
@@ -222,6 +228,8 @@ def why(node: NodeState, member: Member, now: int) -> WhyStatus:
         state=state.state.value,
         desired="up" if state.want.up else "down",
         ready=state.ready,
+        verdict=None if state.verdict is None else state.verdict.value,
+        verdict_detail=None if run is None or run.watch is None else run.watch.finding.detail,
         pid=None if run is None else run.pid,
         rule=rule_of(state).value,
         reason=outlook.reason(node, member, now),

@@ -22,7 +22,7 @@ NEVER_COLLAPSED = "command."
 """Prefix of the events that are an operator's words: each keeps its own place."""
 KEPT_REPEATS = 8
 """Repeats that keep a place of their own: enough to see a rhythm."""
-VARYING = frozenset({"generation", "pid", "duration_ms"})
+VARYING = frozenset({"generation", "pid", "duration_ms", "path"})
 """Figures that differ at each repeat of what is otherwise the same event."""
 
 _OWN = frozenset({"seq", "at", "event", "component", "count", "first_at"})

@@ -456,6 +456,19 @@ def test_why_says_a_sentence_once(service: Service, run: Run) -> None:
     assert "  last exit stopped by the agent; exited with status 0\n" in run("why", "worker").out
 
 
+def test_why_says_what_the_process_does(service: Service, run: Run) -> None:
+    """The verdict and what it rests on have a line, unless all is well or the headline says it."""
+    for verdict, detail, reason, shown in (
+        ("slow", "it is late", "configured", "  verdict   slow: it is late\n"),
+        ("slow", None, "configured", "  verdict   slow\n"),
+        ("frozen", "it is stopped", "silent; frozen: it is stopped", None),
+        ("ok", None, "configured", None),
+    ):
+        service.backend.reasons["worker"] = why_body("worker", verdict=verdict, verdict_detail=detail, reason=reason)
+        out = run("why", "worker").out
+        assert (shown in out) if shown else ("  verdict" not in out)
+
+
 def test_why_with_an_empty_log(service: Service, run: Run) -> None:
     """A file without lines is named all the same."""
     service.backend.reasons["worker"] = why_body("worker", log="/var/log/xce/worker.log")

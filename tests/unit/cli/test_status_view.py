@@ -203,6 +203,22 @@ def test_jobs_are_said_once(changes: dict[str, Any], shown: str) -> None:
     assert line.endswith(f"  {shown}")
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"verdict": "ok"}, "as it is"),
+        ({"verdict": None}, "as it is"),
+        ({"verdict": "slow"}, "slow; as it is"),
+        ({"verdict": "frozen", "reason": "probe failed; frozen: stopped"}, "probe failed; frozen: stopped"),
+    ],
+)
+def test_what_is_said_of_a_process_is_said_once(changes: dict[str, Any], shown: str) -> None:
+    """A verdict that is not all well stands in the component's row, and not twice."""
+    body = status_body(component("worker", **({"reason": "as it is"} | changes)))
+    line = next(line for line in text(body).splitlines() if " 4711 " in line)
+    assert line.endswith(f"  {shown}")
+
+
 def test_headline_says_which_agent_and_what_is_held() -> None:
     """A node can be ready with something stopped by hand, and under maintenance: whoever looks is told."""
     held = component("worker", state="stopped", desired="down", ready=False, rule="operator-hold", reason="stopped")

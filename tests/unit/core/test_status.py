@@ -105,6 +105,17 @@ class TestNodeStatus:
 
 
 class TestComponentStatus:
+    def test_verdict(self) -> None:
+        """What is said of the process stands beside its readiness; of what nothing judges nothing is said."""
+        world = running(spec("web", liveness=HEARTBEAT), spec("plain"))
+        world.hello("web")
+        name, plain = "web", world.state.members["plain"]
+        assert (component(world, name)["verdict"], component(world, "plain")["verdict"]) == ("ok", None)
+        assert status.why(world.state, plain, world.now)["verdict_detail"] is None
+        world.advance(2 * S)
+        found = status.why(world.state, world.state.members[name], world.now)
+        assert (found["verdict"], found["verdict_detail"]) == ("slow", "nothing can be seen")
+
     def test_running(self) -> None:
         """What runs stands with pid, uptime and its own words."""
         world = running(WEB)

@@ -8,7 +8,8 @@ WALL_NS = 1_760_000_000 * S
 
 
 def crash(n: int, component: str = "c") -> Log:
-    return Log(event="component.exited", component=component, fields=(("how", "status 1"), ("generation", n)))
+    fields = (("how", "status 1"), ("generation", n), ("path", f"/evidence/{n}.txt"))
+    return Log(event="component.exited", component=component, fields=fields)
 
 
 def test_a_timeline_stays_a_timeline() -> None:
