@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ class Agent:
         self._next_id = 1
         self._stopped_ns = 0
         self._unread = 0
-        self._newest_record = host.record
+        self._newest_record = host.read_record
         self._writing_record = False
         self._held: list[Callable[[], None]] = []
         self._scheduled = False
@@ -289,20 +290,12 @@ class Agent:
 
     # --- the record -------------------------------------------------------------------------------------------------
 
-    def made_record(self) -> RuntimeRecord:
-        """Return the runtime record as it is to be now."""
-        running = tuple(
-            ProcessRecord(
-                component=process.component,
-                generation=process.generation,
-                pid=process.pid,
-                start_ticks=process.start_ticks,
-                started_ns=process.started_ns,
-            )
-            for process in self.host.processes.values()
-            if process.component is not None and process.alive
-        )
-        return self.recorder.record(self.state, running)
+    def made_record(self) -> Callable[[], RuntimeRecord]:
+        """Return what works out the runtime record as it is to be now: most records are replaced before one is read."""
+        mains = [process for process in self.host.processes.values() if process.component is not None and process.alive]
+        recorder = Recorder(boot_id=f"boot{self.host.boot}", nonce="", agent_pid=0)
+        recorder.go_on(self.recorder.births)
+        return partial(_record, recorder, self.state, mains)
 
     def keep_record(self) -> None:
         """Hand the runtime record to the writer thread: it is on the file system a moment later, if the agent lives."""
@@ -313,4 +306,20 @@ class Agent:
 
     def _write_record(self) -> None:
         self._writing_record = False
-        self.host.record = self._newest_record
+        self.host.read_record = self._newest_record
+
+
+def _record(recorder: Recorder, state: NodeState, mains: list[Process]) -> RuntimeRecord:
+    """Return the runtime record of a state of the core; of the processes only what never changes is asked for."""
+    running = tuple(
+        ProcessRecord(
+            component=process.component,
+            generation=process.generation,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            started_ns=process.started_ns,
+        )
+        for process in mains
+        if process.component is not None
+    )
+    return recorder.record(state, running)

@@ -105,7 +105,7 @@ class Host:
         self.processes: dict[int, Process] = {}
         self.after_death: list[Callable[[], None]] = []
         """What is to be done once after the next death of a process."""
-        self.record = EMPTY
+        self.read_record: Callable[[], RuntimeRecord] = lambda: EMPTY
         self.disk = Disk()
         self.agent: Agent | None = None
         self.agent_frozen = False
@@ -126,6 +126,15 @@ class Host:
     def identity(self) -> str:
         """Who this host is: a name can return with another instance."""
         return f"{self.name}/{self.instance}"
+
+    @property
+    def record(self) -> RuntimeRecord:
+        """The runtime record on the file system."""
+        return self.read_record()
+
+    @record.setter
+    def record(self, record: RuntimeRecord) -> None:
+        self.read_record = lambda: record
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -303,7 +312,7 @@ class Host:
             return
         self.world.note(f"{self.name}: agent replaces its program")
         if agent.state.spec is not None:
-            self.record = agent.made_record()
+            self.read_record = agent.made_record()
         self._lose_agent()
         self._replacing = True
         self.cluster.invariants.replaced(self, agent)
