@@ -171,6 +171,7 @@ class StopModel(Strict):
     timeout_s: Seconds = _s(_STOP.timeout_ns)
     kill_timeout_s: Seconds = _s(_STOP.kill_timeout_ns)
     kill_scope: KillScope = enum_field(_STOP.kill_scope, "what SIGKILL reaches")
+    abort_first: bool = _STOP.abort_first
 
     def spec(self) -> StopSpec:
         """The ladder for the core."""
@@ -179,6 +180,7 @@ class StopModel(Strict):
             timeout_ns=nanoseconds(self.timeout_s),
             kill_timeout_ns=nanoseconds(self.kill_timeout_s),
             kill_scope=self.kill_scope,
+            abort_first=self.abort_first,
         )
 
 

@@ -15,6 +15,7 @@ from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, ComponentSpec, Kil
 from node_manager.core.states import TRANSITIONS, Aim, ComponentState, State, rule_of
 
 SIGKILL = 9
+SIGABRT = 6
 UNKILLABLE_RECHECK_NS = 5 * NS_PER_S
 """How often SIGKILL is repeated on what survived it (uninterruptible sleep): often enough to see it end."""
 RESUME_GRACE_NS = 1 * NS_PER_S
@@ -98,9 +99,9 @@ class Ladder(Work):
             self.state, deadline_ns=self.now + timeout_ns, stop_by_ns=self.now + timeout_ns + MAX_EXTENSION_NS
         )
         self.enter(State.STOPPING, reason)
-        self.actions.append(
-            Signal(component=self.spec.name, generation=self.state.generation, signal=self.spec.stop.signal)
-        )
+        aborts = self.state.aim is Aim.RETRY and self.spec.stop.abort_first
+        number = SIGABRT if aborts else self.spec.stop.signal
+        self.actions.append(Signal(component=self.spec.name, generation=self.state.generation, signal=number))
         self.hurry(run, reason)
 
     def hurry(self, run: Run, reason: str) -> None:

@@ -135,6 +135,8 @@ class StopSpec:
     timeout_ns: int = 10 * NS_PER_S
     kill_timeout_ns: int = 1 * NS_PER_S
     kill_scope: KillScope = KillScope.TREE
+    abort_first: bool = False
+    """A stop for a failed probe begins with SIGABRT, which leaves a core, in place of `signal`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ components:
     working_directory: "${state_dir}"
     pre_start: {command: [check], timeout_s: 2.5}
     reload: {command: [poke], timeout_s: 3}
-    stop: {signal: QUIT, timeout_s: 4, kill_timeout_s: 2, kill_scope: process}
+    stop: {signal: QUIT, timeout_s: 4, kill_timeout_s: 2, kill_scope: process, abort_first: true}
     restart: {initial_s: 1, factor: 3, cap_s: 9, reset_after_s: 30, limit: 5, limit_window_s: 100}
     probes:
       startup: {exec: {command: [is-up]}, initial_delay_s: 1, period_s: 2, timeout_s: 3, failure_threshold: 4}
@@ -87,6 +87,7 @@ def test_every_field_of_a_component_reaches_the_core(site: Site) -> None:
                 timeout_ns=4 * NS_PER_S,
                 kill_timeout_ns=2 * NS_PER_S,
                 kill_scope=KillScope.PROCESS,
+                abort_first=True,
             ),
             restart=RestartSpec(
                 initial_ns=NS_PER_S,

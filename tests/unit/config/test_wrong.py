@@ -305,7 +305,7 @@ def test_every_problem_says_what_would_be_right(site: Site, case: Case) -> None:
         ({BOOT: PLAIN_BOOT + "contollers: []\n"}, "did you mean controllers?"),
         ({BOOT: "version: 1\nroles: [wep]\n"}, "did you mean web? known roles: web"),
         ({BOOT: PLAIN_BOOT + "components: {servr: {}}\n"}, "did you mean server?"),
-        ({ROLE: HEAD + "    stop: {kill_scop: tree}\n"}, "did you mean kill_scope? known fields: kill_scope, kill_ti"),
+        ({ROLE: HEAD + "    stop: {kill_scop: tree}\n"}, "did you mean kill_scope? known fields: abort_first, kill"),
         ({ROLE: HEAD + "    probes: {readiness: {tpc: {}}}\n"}, "did you mean tcp?"),
         ({ROLE: HEAD + "    stop: {kill_scope: trees}\n"}, "did you mean tree? allowed: process, tree"),
         ({ROLE: HEAD + "    environment: {A: '${host.nam}'}\n"}, "did you mean host.name? known here: config.host"),

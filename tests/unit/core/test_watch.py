@@ -404,6 +404,16 @@ def test_progress_tells_work_from_beats() -> None:
         assert verdict == machine.verdict
 
 
+def test_a_core_may_come_first() -> None:
+    """`abort_first` aborts what a probe condemns, kills it after the same time-out, and no other stop."""
+    aborting = replace(SILENT, stop=StopSpec(abort_first=True, timeout_ns=4 * S, kill_scope=KillScope.PROCESS))
+    machine = Watched(aborting).silent()
+    machine.seen()
+    assert told(machine.evidence()) == ["Signal 6"]
+    assert told(machine.take(Tick(), at=machine.now + 4 * S)) == ["Signal 9"]
+    assert told(Watched(aborting).want(DOWN)) == ["Signal 15"]
+
+
 def test_an_answer_of_an_older_generation_changes_nothing() -> None:
     """Looks and evidence of a run that is over are not taken for the present one's."""
     machine = Watched().silent()
