@@ -9,7 +9,7 @@ from node_manager.core.durable import MAX_HOLDS, DurableFacts, Hold, Latch, Main
 from node_manager.core.events import Command, HostState, Verb
 from node_manager.core.facts import HOST_PREFIX
 from node_manager.core.happenings import RestartAsked, StartAsked
-from node_manager.core.hostlife import end_drain_if_complete, participants
+from node_manager.core.hostlife import end_drain_if_complete, participants, removed_with_jobs
 from node_manager.core.intent import REFUSES_START, Rule, ruling
 from node_manager.core.latches import (
     Change,
@@ -218,7 +218,7 @@ def _drain(turn: Turn, command: Command) -> None:
         assert latch is not None, "what has been reached was latched"
         turn.reply(command.id, f"this host is drained already{_said(turn, latch)}")
         return
-    names = participants(turn.members)
+    names = [*participants(turn.members), *removed_with_jobs(turn.node)]
     latch = _operator_latch(turn, command, HostState.DRAINING)
     _say(
         turn,

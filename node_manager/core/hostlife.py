@@ -70,11 +70,17 @@ def participants(members: Mapping[str, Member]) -> list[str]:
     return [name for name, member in members.items() if drain_of(member.spec) is not None]
 
 
+def removed_with_jobs(node: NodeState) -> list[str]:
+    """Return the names of what left the configuration with jobs in its last report: nobody has said that they ended."""
+    return [name for name, past in node.past.items() if past.last_jobs and name not in node.members]
+
+
 def end_drain_if_complete(turn: Turn) -> None:
     """Make the host drained once nothing that takes part in the drain has anything left to do."""
     if turn.node.host_state is not HostState.DRAINING:
         return
-    if any(name not in turn.node.drain_done for name in participants(turn.members)):
+    waits_for = [*participants(turn.members), *removed_with_jobs(turn.node)]
+    if any(name not in turn.node.drain_done for name in waits_for):
         return
     turn.log("host.drained")
     record = turn.node.in_force

@@ -56,6 +56,31 @@ def test_nothing_to_drain() -> None:
     assert HostState.DRAINED is host(world)
 
 
+@pytest.mark.parametrize("removed_first", [True, False])
+def test_a_worker_that_leaves_the_configuration_with_its_jobs(*, removed_first: bool) -> None:
+    """A host is not drained because its worker was removed: its jobs live on, until a worker says that they ended."""
+    world = running(WORKER, WEB)
+    world.beat("worker", jobs=2)
+
+    def remove() -> None:
+        world.reload(node_spec(WEB))
+        world.exit("worker", code=0, left=2)
+
+    if removed_first:
+        remove()
+    word = world.command(Verb.DRAIN)
+    if not removed_first:
+        remove()
+    world.sync()
+    assert "worker" not in world.state.members
+    assert HostState.DRAINING is host(world)
+    assert world.replies[word].detail == "draining worker"
+    world.reload(node_spec(WORKER, WEB))
+    world.spawned("worker")
+    world.beat("worker", host_state=HostState.DRAINED, jobs=0)
+    assert HostState.DRAINED is host(world)
+
+
 @pytest.mark.parametrize("how", ["says so", "exits 0", "exits with the mapped status"])
 def test_drained(how: str) -> None:
     """Drained: the worker said so, or exited 0 with nothing left, or with the status that means it. Then it is down."""
