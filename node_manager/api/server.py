@@ -115,9 +115,10 @@ class ApiServer:
         """End a pause."""
         self._accept_again()
 
-    def close(self) -> None:
+    def close(self, *, keep_path: bool = False) -> None:
         """End every connection and the listener, and remove the socket if this server made it. Harmless when repeated.
 
+        `keep_path`: somebody else has the listener open as well, so the socket stays.
         A caller that keeps the listener for a successor duplicates it before and passes it to `start` there.
         """
         if self._listener is None:
@@ -130,7 +131,8 @@ class ApiServer:
             self._retry = None
         for connection in tuple(self._connections):
             connection.finish()
-        self._remove_socket()
+        if not keep_path:
+            self._remove_socket()
 
     def _remove_socket(self) -> None:
         if self._bound is None:

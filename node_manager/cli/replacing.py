@@ -21,7 +21,8 @@ from node_manager import __version__
 from node_manager.api.backend import CommandResult
 from node_manager.api.server import ApiServer
 from node_manager.cli import guard
-from node_manager.cli.check_child import SelfCheck
+from node_manager.cli.check_child import check
+from node_manager.cli.child import Child
 from node_manager.cli.logs import Sink
 from node_manager.core.nodestate import NodePhase
 from node_manager.runtime import handover, kernel
@@ -36,6 +37,11 @@ LAST_WORDS_S = 1.0
 _LOOK_S = 0.02
 HELD_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Blocked across the exec, so that one that comes meanwhile waits for its handler instead of ending the process."""
+
+_OF_THIS_START = frozenset(
+    {guard.STATE, guard.BACK, guard.FAILED, "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "LISTEN_PIDFDID"}
+)
+"""Variables that a successor must not take for its own: they speak of descriptors that are taken already."""
 
 Done = Callable[[CommandResult], None]
 
@@ -59,7 +65,7 @@ def origin(environment: dict[str, str]) -> Origin:
         program = Program(path=path, arguments=(path, *sys.argv[1:]))
     else:  # `python -m`, or a script that is no program
         program = Program(path=sys.executable, arguments=(sys.executable, *sys.orig_argv[1:]))
-    kept = {name: value for name, value in environment.items() if name not in {guard.STATE, guard.BACK, guard.FAILED}}
+    kept = {name: value for name, value in environment.items() if name not in _OF_THIS_START}
     return Origin(program=program, real_path=os.path.realpath(program.path), environment=kept)
 
 
@@ -82,7 +88,7 @@ class Replacing:
         self._api = api
         self._sink = sink
         self._origin = origin
-        self._check: SelfCheck | None = None
+        self._check: Child | None = None
         self._done: Done | None = None
         self._until_s = 0.0
         self._new_version = ""
@@ -100,7 +106,7 @@ class Replacing:
         try:
             state_fd = handover.write(self._handover(self._agent.keep()))
             try:
-                self._check = SelfCheck(self._loop, self._origin.program, state_fd, self._checked)
+                self._check = check(self._loop, self._origin.program, state_fd, self._checked)
             finally:
                 os.close(state_fd)
         except OSError as error:

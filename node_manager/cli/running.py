@@ -17,6 +17,7 @@ from node_manager.api.listener import ListenError
 from node_manager.api.server import ApiServer
 from node_manager.cli import guard, logs, places, replacing
 from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
+from node_manager.cli.leaving import Leaving
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.core import node as core
 from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
@@ -33,6 +34,9 @@ from node_manager.runtime.rundir import RuntimeDirError
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import StateDirError
 
+STATUS_NAME = "status"
+HEARTBEAT_NAME = "heartbeat"
+"""Names of the sockets in systemd's descriptor store."""
 FEEDS_PER_INTERVAL = 4
 """WATCHDOG=1 goes out so often within systemd's interval, so that one that is late does no harm."""
 
@@ -109,7 +113,7 @@ class _Daemon:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._journal: EventJournal | None = None
         try:
-            self._journal, problem = self._open_journal(settings)
+            self._journal, problem = self._open_journal(settings) if handed is None else (None, None)
             step = core.step if self._journal is None else self._journal.step
             self._agent = Agent(
                 self._loop,
@@ -134,6 +138,7 @@ class _Daemon:
             origin=origin,
             replaced=None if handed is None else handed.replaced,
         )
+        self._leaving = Leaving(self._loop, self._agent, under_systemd=systemd.active, finish=self._finish)
         backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost, replacing=self._replacing)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
 
@@ -141,8 +146,10 @@ class _Daemon:
         """Run until the agent has finished."""
 
         def begin() -> None:
-            self._api.start()
-            self._agent.start(spec)
+            kept = self._kept_listener(STATUS_NAME, self._agent.settings.status_socket)
+            heartbeats = self._kept_listener(HEARTBEAT_NAME, self._agent.settings.heartbeat_socket)
+            self._api.start(kept, at_path=True)
+            self._agent.start(spec, None if heartbeats is None else heartbeats.detach())
             path = str(self._agent.settings.status_socket)
             log.info("agent.started", pid=os.getpid(), version=__version__, socket=path)
 
@@ -168,11 +175,12 @@ class _Daemon:
         loop, agent = self._loop, self._agent
         loop.set_exception_handler(self._broken)
         try:
-            loop.add_signal_handler(signal.SIGTERM, agent.stop, "SIGTERM")
+            loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
             loop.add_signal_handler(signal.SIGINT, agent.stop, "SIGINT")
             loop.add_signal_handler(signal.SIGHUP, agent.reload)
             begin()
             if self._systemd.active:
+                self._store_sockets()
                 agent.history.subscribe(self._tell_systemd)
                 loop.call_soon(self._systemd.ready, self._summary())
             loop.run_until_complete(self._done)
@@ -180,10 +188,29 @@ class _Daemon:
             return EX_OK
         finally:
             self._replacing.close()
-            self._api.close()
-            agent.close()
+            self._leaving.close()
+            self._api.close(keep_path=self._leaving.handed_over)
+            agent.close(keep_sockets=self._leaving.handed_over)
             self._close_journal()
             loop.close()
+
+    def _store_sockets(self) -> None:
+        """Let systemd keep the listening sockets: whoever connects between two agents waits for the second."""
+        for name, listener in ((STATUS_NAME, self._api.listener), (HEARTBEAT_NAME, self._agent.heartbeats.listener)):
+            if listener is not None:
+                self._systemd.store(name, listener.fileno())
+
+    def _kept_listener(self, name: str, path: Path) -> socket.socket | None:
+        """Return the socket that systemd kept, where it still listens at the path."""
+        fd = self._systemd.stored.pop(name, None)
+        if fd is None:
+            return None
+        listener = socket.socket(fileno=fd)
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and listener.getsockname() == str(path)
+        if listens and path.is_socket():
+            return listener
+        listener.close()
+        return None
 
     def _finish(self) -> None:
         if not self._done.done():

@@ -187,8 +187,8 @@ class HeartbeatServer:
                 if one.interval_ms:  # else it has not said yet how often it speaks
                     connection.output.greet(one.interval_ms / 1000)
 
-    def close(self) -> None:
-        """Close everything, without events. The path is removed if this server made it."""
+    def close(self, *, keep_path: bool = False) -> None:
+        """Close everything, without events. The path is removed if this server made it, unless it is to be kept."""
         for connection in tuple(self._connections):
             self._release(connection)
         self._by_component.clear()
@@ -199,7 +199,7 @@ class HeartbeatServer:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-            if self._owns_path:
+            if self._owns_path and not keep_path:
                 self._path.unlink(missing_ok=True)
 
     def send(self, component: str) -> None:

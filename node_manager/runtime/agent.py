@@ -169,13 +169,16 @@ class Agent:
 
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def start(self, spec: NodeSpec | None) -> None:
+    def start(self, spec: NodeSpec | None, heartbeat_fd: int | None = None) -> None:
         """Take charge. `spec` is a configuration that was validated already; None: read it, and wait while it is wrong.
 
-        Raises OSError where a socket cannot be bound.
+        `heartbeat_fd` listens at the heartbeat socket's path already. Raises OSError where a socket cannot be bound.
         """
         self.processes.start()
-        self.heartbeats.start()
+        if heartbeat_fd is None:
+            self.heartbeats.start()
+        else:
+            self.heartbeats.resume(heartbeat_fd, ())
         self._note_wall_clock()
         if spec is not None:
             self._uptake.take(spec)
@@ -244,15 +247,18 @@ class Agent:
         for action in kept.repeat:
             self._carry_out(action)
 
-    def close(self) -> None:
-        """Let go of everything without touching a component. What is not written yet gets a bounded time."""
+    def close(self, *, keep_sockets: bool = False) -> None:
+        """Let go of everything without touching a component. What is not written yet gets a bounded time.
+
+        `keep_sockets`: somebody else has the heartbeat socket open as well, so its path stays.
+        """
         if self._closed:
             return
         self._closed = True
         self._uptake.reading.close()
         self._probers.close()
         self._examiner.close()
-        self._voices.close()
+        self._voices.close(keep_path=keep_sockets)
         self.processes.close()
         self._time.close()
         self._books.close()

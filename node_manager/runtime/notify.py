@@ -44,6 +44,10 @@ FLOOD_BURST = 100
 """Datagrams of one component that are taken for ever, and at once; more are read and forgotten."""
 DIRECTORY_MODE = 0o755
 """Components of any user reach their sockets in it; only the agent makes or removes one."""
+LISTEN_FDS_START = 3
+"""SD_LISTEN_FDS_START."""
+MAX_STORED = 64
+"""Far above what the agent stores; a number beyond it is not systemd's word."""
 SEND_TEXT_BYTES = 1024
 """Longest STATUS= sent to systemd."""
 
@@ -332,6 +336,8 @@ class SystemdNotifier:
             environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         )
         """WATCHDOG=1 is due within this time, better at half of it; None where systemd does not ask for it."""
+        self.stored = _stored(environ)
+        """Descriptors that systemd kept for this process, by name (FDSTORE=1); whoever takes one owns it."""
 
     @property
     def active(self) -> bool:
@@ -379,6 +385,24 @@ class SystemdNotifier:
             sock.sendmsg([lines.encode()], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, address)
             return True
         return False
+
+
+def _stored(environ: MutableMapping[str, str]) -> dict[str, int]:
+    """Take the descriptors over that systemd passes (sd_listen_fds(3)); of several with one name the last counts."""
+    count, pid = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    environ.pop("LISTEN_PIDFDID", None)
+    found: dict[str, int] = {}
+    if pid != str(os.getpid()) or not _DIGITS.fullmatch(count) or int(count) > MAX_STORED:
+        return found
+    for place in range(int(count)):
+        fd = LISTEN_FDS_START + place
+        os.set_inheritable(fd, False)
+        name = names[place] if place < len(names) else ""
+        if name in found:
+            os.close(found[name])
+        found[name] = fd
+    return found
 
 
 def _watchdog_interval_s(usec: str, pid: str) -> float | None:

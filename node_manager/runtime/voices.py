@@ -72,9 +72,9 @@ class Voices:
         self.notify.resume(kept)
         self._notified.update(one.component for one in kept)
 
-    def close(self) -> None:
-        """Close every socket and remove its path."""
-        self.heartbeats.close()
+    def close(self, *, keep_path: bool = False) -> None:
+        """Close every socket and remove its path; `keep_path`: but not that of the heartbeats."""
+        self.heartbeats.close(keep_path=keep_path)
         self.notify.close_all()
 
     def _hello(self, _component: str) -> list[tuple[str, str]]:
