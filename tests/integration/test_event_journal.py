@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.host import Host
+from tests.integration.host import BOUND_S, Host
 
 SECRET = "hunter2-hunter2"  # noqa: S105 - what must not be found anywhere
 
@@ -70,6 +71,31 @@ def test_a_real_agents_journal_replays_to_the_same_actions(host: RecordingHost) 
     assert SECRET not in text
     assert SECRET[::-1] not in text
     _an_altered_line_is_named(host, text)
+
+
+def test_a_file_that_cannot_be_recorded_to_is_refused_in_the_foreground(host: RecordingHost) -> None:
+    """An agent that a person starts says which file, why, and what to do, and starts nothing."""
+    host.journal.write_text("my notes\n")
+    host.start()
+    assert host.agent is not None
+    assert host.agent.wait(BOUND_S) == 1
+    said = f"cannot record to {host.journal}: it holds something else than a journal; choose another file"
+    assert said in host.tail()
+    assert host.journal.read_text() == "my notes\n"
+    assert host.processes() == []
+
+
+def test_under_systemd_a_host_is_supervised_all_the_same(host: RecordingHost) -> None:
+    """A service goes on without recording, and says so in its status and in its history."""
+    host.journal.write_text("my notes\n")
+    notify = host.base / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(notify))
+        host.start(NOTIFY_SOCKET=str(notify))
+        host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+        assert any("cannot record to" in warning for warning in host.status()["warnings"])
+        (event,) = [event for event in host.events() if event["event"] == "agent.recording_stopped"]
+        assert event["file"] == str(host.journal)
 
 
 def _an_altered_line_is_named(host: RecordingHost, text: str) -> None:

@@ -94,6 +94,21 @@ def test_no_environment_value_is_recorded_and_a_change_is_still_seen(path: Path)
     assert process_digest(spec().components[0]) not in text
 
 
+def test_what_is_hidden_cannot_be_guessed(path: Path) -> None:
+    """The same secret stands as another digest in another life: nobody can try values against it."""
+    for _ in range(2):
+        life = Life(path)
+        life.boot()
+        life.journal.close()
+    shown = [
+        line["event"]["spec"]["components"][0]["environment"][0][1]
+        for line in lines(path)
+        if line.get("event", {}).get("kind") == "ConfigLoaded"
+    ]
+    assert len(set(shown)) == 2
+    assert all(value.startswith("hidden:") for value in shown)
+
+
 @pytest.mark.parametrize("password", [SECRET, "changed while no agent ran"])
 def test_an_adopted_process_compares_as_it_did(path: Path, password: str) -> None:
     """What an agent adopted is restarted on replay exactly if its configuration had changed in truth."""
