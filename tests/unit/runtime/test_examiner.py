@@ -76,13 +76,15 @@ def test_evidence_that_cannot_be_written_is_answered(rig: Rig) -> None:
 
 
 @contextmanager
-def hanging(directory: Path, pid: int) -> Iterator[Path]:
-    """A proc file system in which whoever opens this process's stat hangs."""
+def hanging(directory: Path, pid: int, name: str = "stat") -> Iterator[Path]:
+    """A proc file system in which whoever opens this file of this process hangs."""
     root = directory / "proc"
     (root / "self").mkdir(parents=True)
     (root / "self" / "mountinfo").write_text("")
     (root / str(pid)).mkdir()
-    fifo = root / str(pid) / "stat"
+    (root / str(pid) / "stat").write_bytes(Path(f"/proc/{pid}/stat").read_bytes())
+    fifo = root / str(pid) / name
+    fifo.unlink(missing_ok=True)
     os.mkfifo(fifo)
     yield root
     # Whoever waits for a writer gets one, and then the end of the file.
@@ -110,3 +112,19 @@ def test_looks_that_hang_hold_up_nobody_but_themselves(rig: Rig) -> None:
         made.close()
     rig.run_until(lambda: threads() == before, "the end of the threads")
     assert len(rig.of(Looked)) == 1, "nothing is posted after the end"
+
+
+def test_evidence_that_hangs_leaves_what_was_written_so_far(rig: Rig) -> None:
+    """A read that hangs holds up neither the loop nor looks; the file ends with the heading of what did not answer."""
+    pid = rig.start(python(FUTEX), name="web")
+    before = threads()
+    with hanging(rig.directory, pid, "wchan") as root:
+        made = examiner(rig, root=root)
+        made.carry_out(evidence())
+        file = rig.directory / "evidence"
+        rig.run_until(lambda: file.exists() and any(one.read_text().endswith("== wchan\n") for one in file.iterdir()))
+        made.carry_out(look())
+        assert rig.wait_for(Looked).sample is not None
+        assert not rig.of(EvidenceTaken)
+        made.close()
+    rig.run_until(lambda: threads() == before, "the end of the threads")
