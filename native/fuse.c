@@ -1,6 +1,6 @@
 /* xce-fuse: kills a leased component when its lease has run out, whatever has become of the agent.
  *
- * usage: xce-fuse COMPONENT NONCE SCOPE, its standard output a listening SEQPACKET socket; SCOPE is tree or process.
+ * usage: xce-fuse COMPONENT NONCE, its standard output a listening SEQPACKET socket.
  *
  * The agent says until when (ARM, RENEW) and gets an answer; everything else happens here: a timer on CLOCK_BOOTTIME,
  * and SIGKILL. What it guards is a cgroup, or, where there is none, a process that enlisted itself before its exec and
@@ -48,7 +48,8 @@ enum kind { ARM_GROUP = 1, ARM_LINK, RENEW, RELEASE, ASK, RETIRE };
 enum mark { BLOWN = 1, LOCKED = 2, REAL_TIME = 4, OOM_SPARED = 8, OCCUPIED = 16 };
 
 struct order {
-    uint32_t kind, unused;
+    uint32_t kind;
+    uint32_t whole_tree; /* of ARM_LINK: not the enlisted process alone */
     uint64_t generation;
     int64_t deadline_ns;
 };
@@ -63,7 +64,7 @@ struct answer {
 };
 
 static const char *component, *nonce;
-static int whole_tree;
+static uint32_t whole_tree;
 static uint32_t marks;       /* LOCKED, REAL_TIME, OOM_SPARED */
 static int control = -1;     /* the agent */
 static int link_fd = -1;     /* to the child that is to enlist itself */
@@ -163,7 +164,7 @@ static int look_at(int pid, struct look *found)
     return fields == 3 ? 0 : -1;
 }
 
-/* Whether the environment that it was started with names this component of this host. */
+/* Whether the environment that it was started with names this component of this host, and no later generation. */
 static int marked(int pid)
 {
     int size = read_of(pid, "environ", environ_text, sizeof environ_text), found = 0;
@@ -172,8 +173,10 @@ static int marked(int pid)
             found |= 1;
         if (strncmp(at, "XCE_NODE_NONCE=", 15) == 0 && strcmp(at + 15, nonce) == 0)
             found |= 2;
+        if (strncmp(at, "XCE_GENERATION=", 15) == 0 && strtoull(at + 15, NULL, 10) <= generation)
+            found |= 4;
     }
-    return found == 3;
+    return found == 7;
 }
 
 /* SIGKILL the very process that was seen, if it is still that one. */
@@ -312,6 +315,7 @@ static int arm(const struct order *order, int fd)
     replace_fd(&events_fd, new_events);
     replace_fd(&link_fd, fd);
     replace_fd(&main_pidfd, -1);
+    whole_tree = order->whole_tree;
     generation = order->generation;
     deadline_ns = order->deadline_ns;
     blown = 0;
@@ -469,13 +473,12 @@ static void ask_for_favours(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4) {
-        fputs("usage: xce-fuse COMPONENT NONCE tree|process, its standard output a listening socket\n", stderr);
+    if (argc != 3) {
+        fputs("usage: xce-fuse COMPONENT NONCE, its standard output a listening SEQPACKET socket\n", stderr);
         return 2;
     }
     component = argv[1];
     nonce = argv[2];
-    whole_tree = strcmp(argv[3], "tree") == 0;
     timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     int flags = fcntl(LISTENER, F_GETFL);
     if (timer < 0 || flags < 0 || fcntl(LISTENER, F_SETFL, flags | O_NONBLOCK) != 0)

@@ -35,6 +35,14 @@ _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _NS_PER_S = 1_000_000_000
+GROUP_GONE = frozenset({errno.ENODEV, errno.ENOENT})
+"""What the files of a cgroup answer that was removed while they were open, or before."""
+_IN_MODIFY = 2
+_IN_NONBLOCK = os.O_NONBLOCK
+_IN_CLOEXEC = os.O_CLOEXEC
+_INOTIFY_EVENT = struct.Struct("=iIII")
+"""wd, mask, cookie, length of the name behind it (inotify(7))."""
+_INOTIFY_BYTES = 4096
 
 
 class _Timespec(ctypes.Structure):
@@ -144,3 +152,37 @@ def timerfd_settime(fd: int, at_ns: int) -> None:
     if _libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def inotify_init() -> int:
+    """A non-blocking descriptor that tells about changes of files. Raises OSError."""
+    return _checked(_libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
+
+
+def inotify_add_modify(fd: int, path: os.PathLike[str]) -> int:
+    """Have modifications of a file told; the number that names it. Raises OSError."""
+    return _checked(_libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(_IN_MODIFY)))
+
+
+def inotify_remove(fd: int, number: int) -> None:
+    """Have them told no more; nothing where the file is gone."""
+    _libc.inotify_rm_watch(fd, number)
+
+
+def inotify_read(fd: int) -> list[int]:
+    """The numbers of what was told. Raises BlockingIOError where that is nothing."""
+    data = os.read(fd, _INOTIFY_BYTES)
+    numbers: list[int] = []
+    at = 0
+    while at < len(data):
+        number, _mask, _cookie, length = _INOTIFY_EVENT.unpack_from(data, at)
+        numbers.append(number)
+        at += _INOTIFY_EVENT.size + length
+    return numbers
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -5,6 +5,9 @@ that was seen, and sends SIGKILL through it; in short pieces, so that the loop h
 pass comes when all of them are dead, or after a while. The tree counts as empty when two looks in a row found nothing:
 a process may fork and exit behind a single one. There is no end but empty: what survives SIGKILL (uninterruptible
 sleep) is looked at once a second, and the core reports it.
+
+Where the component has a cgroup, that is killed first, at once and with whatever it is just making; and the kernel
+tells when it is empty. The rest is for what is in none, and for a kernel that cannot kill a group.
 """
 
 import asyncio
@@ -71,6 +74,7 @@ class TreeKill:
         self._delay_s = _FIRST_LOOK_S
         self._timer: asyncio.Handle | None = None
         self._work: Work | None = None
+        self._watches = trees.watch(owner, newest, self._look)
         self._look()
 
     def cancel(self) -> None:
@@ -81,6 +85,8 @@ class TreeKill:
         if self._work is not None:
             self._trees.slices.drop(self._work)
             self._work = None
+        self._trees.unwatch(self._watches)
+        self._watches = []
         for fd in self._watched.values():
             self._loop.remove_reader(fd)
             os.close(fd)
@@ -101,6 +107,7 @@ class TreeKill:
         newest = self.newest
         members: list[Stat] = []
         try:
+            self._trees.kill_groups(self._owner, newest)
             for found in self._trees.look(self._owner, newest):
                 if found is not None:
                     members.append(found)
@@ -108,9 +115,11 @@ class TreeKill:
             for member in members:
                 self._kill(member)
                 yield
+            populated = self._trees.populated(self._owner, newest)
         except OSError:  # no descriptors left: cannot look is not empty
             return False
-        return not members and newest == self.newest and not self._trees.planted(self._owner, newest)
+        gone = not members and not populated
+        return gone and newest == self.newest and not self._trees.planted(self._owner, newest)
 
     def _looked(self, empty: bool) -> None:
         self._work = None
@@ -147,3 +156,32 @@ class TreeKill:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_soon(self._look)  # after everyone else who waits for this death
+
+
+class Kills:
+    """The kills of whole trees under way. `emptied` gets a component and the newest generation that was meant."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, trees: Trees, *, emptied: Callable[[str, int], None]) -> None:
+        self._loop = loop
+        self._trees = trees
+        self._emptied = emptied
+        self._kills: dict[str, TreeKill] = {}
+
+    def begin(self, component: str, generation: int) -> None:
+        """Kill everything of the component up to this generation; one that is under way is told."""
+        running = self._kills.get(component)
+        if running is not None:
+            running.newest = max(running.newest, generation)
+            return
+        self._kills[component] = TreeKill(
+            self._loop, self._trees, Owner(component), newest=generation, done=partial(self._done, component)
+        )
+
+    def cancel(self) -> None:
+        """Look no further."""
+        for kill in self._kills.values():
+            kill.cancel()
+        self._kills.clear()
+
+    def _done(self, component: str) -> None:
+        self._emptied(component, self._kills.pop(component).newest)

@@ -20,7 +20,9 @@ class Planner:
         self.markers = markers
         self._accounts = Accounts()
 
-    def main(self, action: Spawn, output_fd: int | None) -> LaunchPlan:
+    def main(
+        self, action: Spawn, output_fd: int | None, *, cgroup_fd: int | None = None, fuse_fd: int | None = None
+    ) -> LaunchPlan:
         """The component's own command."""
         spec = action.spec
         account = self._account(spec)
@@ -42,6 +44,8 @@ class Planner:
             oom_score_adj=_oom_score_adj(spec),
             own_pid_key=environment.MAIN_PID,
             not_after_ns=action.not_after_ns,
+            cgroup_fd=cgroup_fd,
+            fuse_fd=fuse_fd,
         )
 
     def helper(

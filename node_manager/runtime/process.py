@@ -10,27 +10,30 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from node_manager.core import actions, events
 from node_manager.core.events import Event, ExitStatus, Found
-from node_manager.runtime import kernel
+from node_manager.core.nodestate import Member
+from node_manager.core.spec import NodeSpec
+from node_manager.runtime import exits, kernel
 from node_manager.runtime.adoption import Proven
-from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.cgroup import Group, Groups
 from node_manager.runtime.commands import Commands
 from node_manager.runtime.environment import Markers
+from node_manager.runtime.fuse import Fuses
 from node_manager.runtime.helpers import Helpers
-from node_manager.runtime.kill import TreeKill
-from node_manager.runtime.output import OutputError, open_output
+from node_manager.runtime.kill import Kills
+from node_manager.runtime.mains import Main
 from node_manager.runtime.plans import Planner
 from node_manager.runtime.procfs import ProcFs
-from node_manager.runtime.spawn import LAUNCH_TIMEOUT_S, Launch, LaunchError, begin
+from node_manager.runtime.spawn import LAUNCH_TIMEOUT_S, Launch, LaunchError
+from node_manager.runtime.starting import Starter
 from node_manager.runtime.stuck import Stuck, reap_within
-from node_manager.runtime.tree import Owner, Root, Trees
+from node_manager.runtime.tree import Root, Trees
 
 _MAX_REAPED_AT_ONCE = 256
 """Orphans reaped in one turn of the loop, so that a storm of them leaves time for everything else."""
@@ -52,26 +55,6 @@ class ProcessRecord:
     started_ns: int
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Main:
-    """A main process. `launch` is set until it has executed its command."""
-
-    component: str
-    generation: int
-    pid: int
-    pidfd: int
-    start_ticks: int
-    started_ns: int
-    child: bool
-    launch: Launch | None = None
-    timer: asyncio.TimerHandle | None = None
-    status_until_s: float | None = None
-
-    @property
-    def owner(self) -> Owner:
-        return Owner(self.component)
-
-
 class Processes:
     """All processes of one agent. `post` gets the events; `jitter` is drawn for each that carries one.
 
@@ -80,6 +63,7 @@ class Processes:
     `identify` still knows it and before Exited is posted: the time to read what it had sent. `subreaper` False: orphans
     go elsewhere, the whole process table is searched. `sockets` False: there are none that components speak on.
     `exit_info` False: behave as where neither its zombie nor the kernel (6.15) tells how an adopted process ended.
+    `groups`: where components have cgroups. `fuse_dir`: where fuses are reached; None: there are none.
     """
 
     def __init__(
@@ -97,25 +81,39 @@ class Processes:
         ending: Callable[[str, int], None] = lambda _component, _generation: None,
         exit_info: bool = True,
         procfs: ProcFs | None = None,
+        groups: Groups | None = None,
+        fuse_dir: Path | None = None,
     ) -> None:
         self._loop = loop
         self._post = post
         self._jitter = jitter
-        self._log_dir = log_dir
         self._warn = warn
         self._tell_ending = ending
-        self._ending: _Main | None = None
+        self._ending: Main | None = None
         self._exit_info = exit_info
         self._subreaper = subreaper
         self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir, sockets=sockets))
-        self._trees = Trees(loop, nonce=nonce, subreaper=subreaper, procfs=procfs)
+        self.groups = groups
+        self._fuses = None
+        if fuse_dir is not None:
+            self._fuses = Fuses(loop, fuse_dir, nonce=nonce, groups=groups, lost=self._fuse_lost)
+        self._trees = Trees(loop, nonce=nonce, subreaper=subreaper, procfs=procfs, groups=groups)
         self.helpers = Helpers(loop, self._trees, self._planner)
         """Runs commands beside components; exec probes use it too."""
         self._commands = Commands(self.helpers, post=post, jitter=jitter)
-        self._mains: dict[str, _Main] = {}
-        self._by_pid: dict[int, _Main] = {}
+        self._starter = Starter(
+            self._planner,
+            groups=groups,
+            fuses=self._fuses,
+            log_dir=log_dir,
+            warn=warn,
+            begun=self._begun,
+            failed=self._spawn_failed,
+        )
+        self._mains: dict[str, Main] = {}
+        self._by_pid: dict[int, Main] = {}
         self._stuck = Stuck(loop)
-        self._kills: dict[str, TreeKill] = {}
+        self._kills = Kills(loop, self._trees, emptied=self._tree_empty)
         self._started = False
 
     def start(self) -> None:
@@ -136,9 +134,7 @@ class Processes:
         if self._started:
             self._loop.remove_signal_handler(signal.SIGCHLD)
             self._started = False
-        for kill in self._kills.values():
-            kill.cancel()
-        self._kills.clear()
+        self._kills.cancel()
         self.helpers.close()
         for main in list(self._mains.values()):
             self._unwatch(main)
@@ -146,27 +142,41 @@ class Processes:
         self._mains.clear()
         self._by_pid.clear()
         self._stuck.close()
+        self._starter.close()
+        if self._fuses is not None:
+            self._fuses.close()
+        self._trees.close()
+        if self.groups is not None:
+            self.groups.close()
         reap_within(dying, reap_s)
 
     # --- actions ------------------------------------------------------------------------------------------------
 
+    def configure(self, spec: NodeSpec) -> None:
+        """Set the limits of this configuration on what runs, and have fuses ready for what will."""
+        if self.groups is not None:
+            self.groups.configure(spec)
+        if self._fuses is not None:
+            self._fuses.configure(spec)
+
+    def keep_fuses(self, members: Mapping[str, Member]) -> None:
+        """Tell the fuses how long the leases hold now."""
+        if self._fuses is not None:
+            self._fuses.keep(members)
+
     def spawn(self, action: actions.Spawn) -> None:
         """Start a main process. Posts Spawned or SpawnFailed exactly once; never raises."""
         try:
-            main = self._begin(action)
+            self._refuse_second(action)
         except LaunchError as error:
             self._spawn_failed(action.component, action.generation, str(error))
             return
-        self._mains[main.component] = main
-        self._by_pid[main.pid] = main
-        self._trees.plant(Root(main.owner, main.generation, main.pid, main.start_ticks))
-        assert main.launch is not None
-        self._loop.add_reader(main.launch.report_fd, self._settle, main)
-        self._loop.add_reader(main.pidfd, self._ended, main)
-        main.timer = self._loop.call_later(LAUNCH_TIMEOUT_S, self._launch_timed_out, main)
+        self._starter.start(action)
 
     def cancel_spawn(self, action: actions.CancelSpawn) -> None:
         """Kill a child that has not executed its command; nothing where it has, or is gone: that is posted already."""
+        if self._starter.cancel(action.component, action.generation):
+            return
         main = self._mains.get(action.component)
         if main is not None and main.generation == action.generation and not self._settle(main) and main.launch:
             self._give_up(main, main.launch, "not wanted any more before it was started")
@@ -187,17 +197,7 @@ class Processes:
 
     def kill_tree(self, action: actions.KillTree) -> None:
         """SIGKILL everything of the component until nothing lives; TreeEmpty follows once, for the newest request."""
-        running = self._kills.get(action.component)
-        if running is not None:
-            running.newest = max(running.newest, action.generation)
-            return
-        self._kills[action.component] = TreeKill(
-            self._loop,
-            self._trees,
-            Owner(action.component),
-            newest=action.generation,
-            done=partial(self._tree_empty, action.component),
-        )
+        self._kills.begin(action.component, action.generation)
 
     def run_pre_start(self, action: actions.RunPreStart) -> None:
         """Run the check before a start. PreStartDone follows exactly once, after its tree is gone where that can be."""
@@ -226,7 +226,7 @@ class Processes:
             os.close(proven.pidfd)
             self._trees.look_everywhere(found.component)
             return False
-        main = _Main(
+        main = Main(
             component=found.component,
             generation=found.generation,
             pid=found.pid,
@@ -238,12 +238,17 @@ class Processes:
         self._mains[main.component] = main
         self._by_pid[main.pid] = main
         self._trees.plant(Root(main.owner, main.generation, main.pid, main.start_ticks))
-        self._trees.look_everywhere(main.component)
+        if self.groups is None or not self.groups.adopt(main.component, main.generation, main.pid):
+            self._trees.look_everywhere(main.component)
+        if self._fuses is not None and found.lease_until_ns is not None:
+            self._fuses.attach(main.component, main.generation)
         self._loop.add_reader(main.pidfd, self._ended, main)
         return True
 
     def look_everywhere(self, component: str) -> None:
         """An earlier agent left processes of this component without a main process: KillTree must find them."""
+        if self.groups is not None:
+            self.groups.inherit(component)
         self._trees.look_everywhere(component)
 
     # --- questions ----------------------------------------------------------------------------------------------
@@ -309,6 +314,8 @@ class Processes:
                 self._ended(self._by_pid[pid])
             elif self.helpers.owns(pid):
                 self.helpers.exited(pid)
+            elif self._fuses is not None and self._fuses.reap(pid):
+                continue
             else:
                 self._reap_stranger(pid)
         self._loop.call_soon(self.reap_orphans)
@@ -321,7 +328,8 @@ class Processes:
 
     # --- starting -----------------------------------------------------------------------------------------------
 
-    def _begin(self, action: actions.Spawn) -> _Main:
+    def _refuse_second(self, action: actions.Spawn) -> None:
+        """Raises LaunchError where an earlier start is not over."""
         current = self._mains.get(action.component)
         if current is not None:
             raise LaunchError(
@@ -335,14 +343,10 @@ class Processes:
                 f"cannot start {action.component}: an earlier attempt (pid {stuck_pid}) hangs in the kernel "
                 "before its command; a file system does not answer",
             )
-        output_fd = self._open_output(action)
-        try:
-            started_ns = boottime_ns()
-            launch = begin(self._planner.main(action, output_fd))
-        finally:
-            if output_fd is not None:
-                os.close(output_fd)
-        return _Main(
+
+    def _begun(self, action: actions.Spawn, launch: Launch, started_ns: int, group: Group | None) -> None:
+        """A child is on its way to its command."""
+        main = Main(
             component=action.component,
             generation=action.generation,
             pid=launch.pid,
@@ -352,15 +356,16 @@ class Processes:
             child=True,
             launch=launch,
         )
+        if self.groups is not None and group is not None:
+            self.groups.born(group, main.pid, main.start_ticks, action.lease_valid_until_ns)
+        self._mains[main.component] = main
+        self._by_pid[main.pid] = main
+        self._trees.plant(Root(main.owner, main.generation, main.pid, main.start_ticks))
+        self._loop.add_reader(launch.report_fd, self._settle, main)
+        self._loop.add_reader(main.pidfd, self._ended, main)
+        main.timer = self._loop.call_later(LAUNCH_TIMEOUT_S, self._launch_timed_out, main)
 
-    def _open_output(self, action: actions.Spawn) -> int | None:
-        try:
-            return open_output(action.spec.log, action.component, self._log_dir)
-        except OutputError as error:
-            self._warn(f"{error}; the output of {action.component} goes to the agent's standard error")
-            return None
-
-    def _settle(self, main: _Main) -> bool:
+    def _settle(self, main: Main) -> bool:
         """Whether the child has executed its command, as far as is known now; posts what becomes known."""
         launch = main.launch
         if launch is None:
@@ -383,12 +388,12 @@ class Processes:
             self._post(events.Spawned(component=main.component, generation=main.generation, pid=main.pid))
         return known
 
-    def _launch_timed_out(self, main: _Main) -> None:
+    def _launch_timed_out(self, main: Main) -> None:
         """Kill a child that does not reach its command."""
         if main.launch is not None:
             self._give_up(main, main.launch, str(main.launch.timeout_error()))
 
-    def _give_up(self, main: _Main, launch: Launch, reason: str) -> None:
+    def _give_up(self, main: Main, launch: Launch, reason: str) -> None:
         """Kill a child before its command; where even that takes time, remember it."""
         launch.kill()
         self._drop(main)
@@ -400,17 +405,19 @@ class Processes:
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
-    def _ended(self, main: _Main) -> None:
+    def _ended(self, main: Main) -> None:
         """The pidfd is readable: the main process is a zombie, or gone where it is not our child."""
         if self._by_pid.get(main.pid) is not main or not self._settle(main):
             return
-        status = self._peek_status(main) if main.child else self._ask_status(main)
+        status = exits.of_child(main.pidfd) if main.child else self._ask_status(main)
         if status is None:
             return
         self._ending = main
         self._tell_ending(main.component, main.generation)
         self._ending = None
         left = self._trees.left(main.owner, main.generation, main.pid)
+        groups = self.groups
+        oom = groups is not None and status.signal == signal.SIGKILL and groups.oom_killed(*main.run)
         if main.child:
             with suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG)
@@ -423,39 +430,25 @@ class Processes:
                 status=status,
                 left=left,
                 jitter=self._jitter(),
+                oom=oom,
             )
         )
 
-    @staticmethod
-    def _peek_status(main: _Main) -> ExitStatus | None:
-        """How our child ended; it stays a zombie, its pid its own. None: it has not ended after all."""
-        try:
-            result = os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # SIGCHLD was ignored when it ended
-            return ExitStatus()
-        return kernel.wait_result(result) if result is not None else None
-
-    def _ask_status(self, main: _Main) -> ExitStatus | None:
+    def _ask_status(self, main: Main) -> ExitStatus | None:
         """How a process ended that somebody else reaps. None: asked again in a moment."""
         now_s = self._loop.time()
         if main.status_until_s is None:
             main.status_until_s = now_s + _STATUS_BOUND_S
         if not self._exit_info or now_s >= main.status_until_s:
             return ExitStatus()
-        wait_status = self._trees.procfs.zombie_status(main.pid, main.start_ticks)
-        if wait_status is not None:
-            return kernel.exit_status(wait_status)
-        status = kernel.foreign_exit_status(main.pidfd)
+        status = exits.of_stranger(self._trees.procfs, main.pid, main.start_ticks, main.pidfd)
         if status is not None:
             return status
-        found = self._trees.procfs.stat(main.pid)
-        if found is None or found.start_ticks != main.start_ticks:
-            return kernel.foreign_exit_status(main.pidfd) or ExitStatus()  # reaped; it was perhaps not a moment ago
         self._loop.remove_reader(main.pidfd)  # it stays readable
         main.timer = self._loop.call_later(_STATUS_LOOK_S, self._ended, main)
         return None
 
-    def _unwatch(self, main: _Main) -> None:
+    def _unwatch(self, main: Main) -> None:
         self._loop.remove_reader(main.pidfd)
         if main.launch is not None and main.launch.report_fd >= 0:
             self._loop.remove_reader(main.launch.report_fd)
@@ -465,13 +458,17 @@ class Processes:
             main.timer.cancel()
             main.timer = None
 
-    def _drop(self, main: _Main) -> None:
+    def _drop(self, main: Main) -> None:
         self._unwatch(main)
         del self._mains[main.component]
         del self._by_pid[main.pid]
         self._trees.fell(main.pid)
 
-    def _tree_empty(self, component: str) -> None:
-        kill = self._kills.pop(component)
+    def _tree_empty(self, component: str, newest: int) -> None:
         self._trees.all_gone(component)
-        self._post(events.TreeEmpty(component=component, generation=kill.newest))
+        if self.groups is not None:
+            self.groups.emptied(component)
+        self._post(events.TreeEmpty(component=component, generation=newest))
+
+    def _fuse_lost(self, component: str, generation: int, why: str) -> None:
+        self._post(events.FuseLost(component=component, generation=generation, reason=why))

@@ -1,4 +1,4 @@
-"""Which processes belong to a component where no cgroup tells: sessions, descent, markers.
+"""Which processes belong to a component: its cgroup tells; where it has none, sessions, descent and markers do.
 
 A component's main process leads a session of its own. Its members are its descendants; and orphans, which the kernel
 gives to the agent as the nearest subreaper: they are known by their session, else by the markers in the environment
@@ -18,10 +18,13 @@ stranger.
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
 from node_manager.runtime import environment
+from node_manager.runtime.cgroup import Groups
+from node_manager.runtime.cgroupfs import Watches
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.slices import Slices
 
@@ -100,12 +103,20 @@ class Trees:
     """Knows the roots, and finds what grew from them."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, nonce: str, subreaper: bool, procfs: ProcFs | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        nonce: str,
+        subreaper: bool,
+        procfs: ProcFs | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self.procfs = procfs or ProcFs()
         self.slices = Slices(loop)
         """Where long looks are done."""
         self._loop = loop
+        self._groups = groups
+        self._watches = None if groups is None else Watches(loop.add_reader, loop.remove_reader)
         self._nonce = nonce
         self._subreaper = subreaper
         self._self_pid = os.getpid()
@@ -118,6 +129,11 @@ class Trees:
         """By pid and start time: component, helper and generation of our markers, or None."""
         self._table: dict[int, Stat] | None = None
         self._scan: _Scan | None = None
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        if self._watches is not None:
+            self._watches.close()
 
     def plant(self, root: Root) -> None:
         """A new tree. Its root must not be reaped by anybody else before `fell`."""
@@ -235,7 +251,34 @@ class Trees:
         if top is None or top.pid == self._self_pid:
             return None
         attributed = self._attribute(top) or (self._attribute(own) if (own := self.procfs.stat(pid)) else None)
-        return attributed.owner if attributed is not None else None
+        if attributed is not None:
+            return attributed.owner
+        component = None if self._groups is None else self._groups.component_of(pid)
+        return None if component is None else Owner(component)
+
+    def watch(self, owner: Owner, newest: int, changed: Callable[[], None]) -> list[int]:
+        """Have it told when the owner's groups change: they may be empty."""
+        if self._groups is None or self._watches is None or owner.helper:
+            return []
+        return self._groups.watch(self._watches, owner.component, newest, changed)
+
+    def unwatch(self, numbers: list[int]) -> None:
+        """Have that told no more."""
+        if self._watches is not None:
+            for number in numbers:
+                self._watches.drop(number)
+
+    def kill_groups(self, owner: Owner, newest: int) -> None:
+        """SIGKILL what is in the owner's groups, where the kernel can; else it is found one by one."""
+        if self._groups is not None and not owner.helper:
+            with suppress(OSError):
+                self._groups.kill(owner.component, newest)
+
+    def populated(self, owner: Owner, newest: int) -> bool:
+        """Whether anything lives in the owner's groups. Raises OSError when it cannot look."""
+        if self._groups is None or owner.helper:
+            return False
+        return self._groups.populated(owner.component, newest)
 
     def _needs_table(self, owner: Owner) -> bool:
         return self._searches(owner) or not self.procfs.lists_children
@@ -276,6 +319,10 @@ class Trees:
             newer = any(root.owner == owner and root.generation > newest for root in self._roots.values())
             if not newer or origin.generation <= newest:
                 yield from self._grown(found, below, stat, seen)
+        if self._groups is not None and not owner.helper:
+            for pid in self._groups.members(owner.component, newest):
+                found = stat(pid) if pid not in seen else None
+                yield found if found is not None and found.living else None
         for session in [number for number in self._past() if self._sessions[number].root.owner == owner]:
             self._led_by(session)
 

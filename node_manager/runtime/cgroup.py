@@ -1,0 +1,351 @@
+"""One cgroup for each component, below the group that was delegated to the agent.
+
+    agent/            the agent, and commands beside components
+    fuse/             what guards the leases
+    NAME/             a component
+    NAME.GENERATION/  a component that depends on a lease: its fuse guards this group, and no later one
+    NAME/main         a component of which SIGKILL reaches the main process alone (kill scope `process`): its limits
+    NAME/jobs         and what it may put elsewhere by itself, delegated to its user; the agent never kills there
+                      unless everything is to go
+
+A process is born in its group and takes its descendants along: nothing escapes, whatever it does to its session, its
+parents and its environment, but what root itself moves. Each group carries, as an extended attribute, which process
+was started in it: a second runtime record, which is there when the first is lost.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from node_manager.core.facts import is_leased
+from node_manager.core.spec import ComponentSpec, KillScope, LimitsSpec, NodeSpec
+from node_manager.runtime import cgroupfs, kernel
+from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.cgroupfs import AGENT, Watches
+
+FUSE = "fuse"
+MAIN = "main"
+JOBS = "jobs"
+_RESERVED = frozenset({AGENT, FUSE})
+_BIRTH = "user.xce"
+"""The attribute that says which process was started in a group."""
+_LIMITS = {
+    "memory_max": ("memory", "memory.max"),
+    "cpu_weight": ("cpu", "cpu.weight"),
+    "pids_max": ("pids", "pids.max"),
+}
+"""A limit of a role file -> its controller and its file."""
+_NO_LIMIT = {"memory.max": "max", "cpu.weight": "100", "pids.max": "max"}
+_DELEGATED_FILES = ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """Which process was started in a group."""
+
+    component: str
+    generation: int
+    pid: int
+    start_ticks: int
+    lease_until_ns: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """Where a component's processes are. `fd` is the directory that they are born in."""
+
+    component: str
+    generation: int
+    """The newest one that was started here."""
+    path: Path
+    """The whole of it; `inner` is the part that the main process is in."""
+    inner: Path
+    fd: int
+    oom_kills: int = 0
+    """What the kernel had counted when this generation was begun."""
+
+
+class Groups:
+    """The groups of one agent, below `root`. `warn` gets sentences about limits that are not enforced."""
+
+    def __init__(self, root: Path, *, warn: Callable[[str], None] = lambda _text: None) -> None:
+        self.root = root
+        self._warn = warn
+        self._name = cgroupfs.name_of(root)
+        self._groups: dict[str, list[Group]] = {}
+        """By component, the newest generation last; one only unless it is leased."""
+        self._fuse_fd = -1
+        self.unenforced: dict[str, str] = {}
+        """By component, why a limit of it is not enforced."""
+
+    # --- the agent itself -------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Move the agent into its own group, so that controllers can be enabled beside it. Raises OSError."""
+        own = self.root / AGENT
+        own.mkdir(exist_ok=True)
+        if cgroupfs.group_of(os.getpid()) != f"{self._name}/{AGENT}":
+            cgroupfs.write(own, "cgroup.procs", str(os.getpid()))
+
+    def fuse_fd(self) -> int:
+        """The directory of the group for fuses. Raises OSError."""
+        if self._fuse_fd < 0:
+            path = self.root / FUSE
+            path.mkdir(exist_ok=True)
+            self._fuse_fd = _open(path)
+        return self._fuse_fd
+
+    def close(self) -> None:
+        """Let go of everything, and remove what is empty."""
+        for component in list(self._groups):
+            self.forget(component)
+        if self._fuse_fd >= 0:
+            os.close(self._fuse_fd)
+            self._fuse_fd = -1
+
+    # --- configuration ----------------------------------------------------------------------------------------------
+
+    def configure(self, spec: NodeSpec) -> None:
+        """Enable what the limits of this configuration need, set them on what runs, remove what nobody needs."""
+        names = {component.name for component in spec.components}
+        for name in [name for name in self._groups if name not in names]:
+            self.forget(name)
+        self.unenforced = {name: why for name, why in self.unenforced.items() if name in names}
+        for component in spec.components:
+            for group in self._groups.get(component.name, ()):
+                self._limit(group, component)
+
+    def _limit(self, group: Group, spec: ComponentSpec) -> None:
+        """Set the limits of a component on its group; those that it does not have are lifted."""
+        self.unenforced.pop(spec.name, None)
+        wanted = _wanted(spec.limits)
+        try:
+            self._enable(group, {controller for controller, _file, value in wanted if value is not None})
+            for _controller, file, value in wanted:
+                if value is not None:
+                    cgroupfs.write(group.inner, file, str(value))
+                elif (group.inner / file).exists():
+                    cgroupfs.write(group.inner, file, _NO_LIMIT[file])
+        except (OSError, ValueError) as error:
+            why = kernel.explain(error) if isinstance(error, OSError) else str(error)
+            self.unenforced[spec.name] = why
+            self._warn(f"limits of {spec.name} are not enforced: {why}")
+
+    def _enable(self, group: Group, controllers: set[str]) -> None:
+        """Have these controllers in a group. Raises OSError, and ValueError with a clause where there are none."""
+        for parent in (self.root, *([group.path] if group.inner != group.path else [])):
+            enabled = set(cgroupfs.read(parent, "cgroup.subtree_control").split())
+            missing = sorted(controllers - enabled)
+            if not missing:
+                continue
+            absent = [name for name in missing if name not in cgroupfs.read(parent, "cgroup.controllers").split()]
+            if absent:
+                raise ValueError(f"the controllers {', '.join(absent)} are not in the cgroup v2 tree here")
+            cgroupfs.write(parent, "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
+
+    # --- groups of components ---------------------------------------------------------------------------------------
+
+    def open(self, spec: ComponentSpec, generation: int) -> Group:
+        """The group that this generation is to be born in, with its limits. Raises OSError."""
+        name = _name(spec.name)
+        if any(is_leased(fact) for fact in spec.run_while):
+            name = f"{name}.{generation}"
+        path = self.root / name
+        scoped = spec.stop.kill_scope is KillScope.PROCESS
+        inner = path / MAIN if scoped else path
+        groups = self._groups.setdefault(spec.name, [])
+        for old in [old for old in groups if old.inner != inner]:
+            self._drop(old)
+        group = next(iter(self._groups.setdefault(spec.name, [])), None)
+        if group is None or not inner.is_dir():
+            if group is not None:
+                self._drop(group)
+            inner.mkdir(parents=True, exist_ok=True)
+            if scoped:
+                _make_jobs(path, spec.user)
+            group = Group(component=spec.name, generation=generation, path=path, inner=inner, fd=_open(inner))
+            self._groups.setdefault(spec.name, []).append(group)
+        group.generation = generation
+        group.oom_kills = _oom_kills(group)
+        self._limit(group, spec)
+        return group
+
+    def born(self, group: Group, pid: int, start_ticks: int, lease_until_ns: int | None) -> None:
+        """Write on the group which process was started in it."""
+        words = (group.component, group.generation, pid, start_ticks, lease_until_ns or 0)
+        with suppress(OSError):  # then there is the runtime record
+            os.setxattr(group.inner, _BIRTH, " ".join(map(str, words)).encode())
+
+    def births(self) -> Iterator[Birth]:
+        """What is written on the groups: which processes were started in them, alive or not."""
+        with suppress(FileNotFoundError):
+            for path in sorted(self.root.iterdir()):
+                for inner in (path, path / MAIN):
+                    birth = _birth(inner)
+                    if birth is not None:
+                        yield birth
+
+    def adopt(self, component: str, generation: int, pid: int) -> bool:
+        """Take a process of an earlier agent's into charge; False: it is in no group of this component."""
+        relative = self.relative(cgroupfs.group_of(pid))
+        if relative is None or component in self._groups:
+            return False
+        top, _, rest = relative.partition("/")
+        if top.partition(".")[0] != _name(component):
+            return False
+        path = self.root / top
+        inner = path / MAIN if rest.partition("/")[0] == MAIN else path
+        try:
+            fd = _open(inner)
+        except OSError:  # it has just ended
+            return False
+        group = Group(component=component, generation=generation, path=path, inner=inner, fd=fd)
+        group.oom_kills = _oom_kills(group)
+        self._groups[component] = [group]
+        return True
+
+    def inherit(self, component: str) -> None:
+        """Take what an earlier agent left of a component without its main process into charge."""
+        if component in self._groups:
+            return
+        name = _name(component)
+        found = []
+        with suppress(OSError):
+            for path in sorted(self.root.iterdir()):
+                top, _, number = path.name.partition(".")
+                if path.is_dir() and top == name and (not number or number.isdecimal()):
+                    inner = path / MAIN if (path / MAIN).is_dir() else path
+                    generation = int(number or 0)
+                    found.append(
+                        Group(component=component, generation=generation, path=path, inner=inner, fd=_open(inner))
+                    )
+        if found:
+            self._groups[component] = sorted(found, key=lambda group: group.generation)
+
+    def forget(self, component: str) -> None:
+        """The component is no more: remove its groups where they are empty."""
+        for group in self._groups.pop(component, []):
+            os.close(group.fd)
+            _remove(group)
+
+    def emptied(self, component: str) -> None:
+        """Nothing of the component lives: a group of one generation has done its duty."""
+        for group in [group for group in self._groups.get(component, ()) if group.path.name != _name(component)]:
+            self._drop(group)
+
+    def _drop(self, group: Group) -> None:
+        os.close(group.fd)
+        _remove(group)
+        kept = [other for other in self._groups[group.component] if other is not group]
+        if kept:
+            self._groups[group.component] = kept
+        else:
+            del self._groups[group.component]
+
+    # --- questions and kills ----------------------------------------------------------------------------------------
+
+    def of(self, component: str, newest: int) -> list[Group]:
+        """The groups of a component in which nothing newer was started."""
+        return [group for group in self._groups.get(component, ()) if group.generation <= newest]
+
+    def kill(self, component: str, newest: int) -> None:
+        """SIGKILL everything in them at once, with what it is just making. Raises OSError where that cannot be.
+
+        ENOENT: the kernel (before 5.14) does not know how.
+        """
+        for group in self.of(component, newest):
+            try:
+                cgroupfs.write(group.path, "cgroup.kill", "1")
+            except OSError as error:
+                if error.errno not in kernel.GROUP_GONE or group.path.is_dir():
+                    raise
+
+    def populated(self, component: str, newest: int) -> bool:
+        """Whether anything lives in them. Raises OSError when it cannot look."""
+        return any(cgroupfs.populated(group.path) for group in self.of(component, newest))
+
+    def members(self, component: str, newest: int) -> Iterator[int]:
+        """Every process in them. Raises OSError when it cannot look."""
+        for group in self.of(component, newest):
+            yield from cgroupfs.processes(group.path)
+
+    def oom_killed(self, component: str, generation: int) -> bool:
+        """Whether the kernel has killed in this generation's group for want of memory."""
+        groups = [group for group in self._groups.get(component, ()) if group.generation == generation]
+        return any(_oom_kills(group) > group.oom_kills for group in groups)
+
+    def component_of(self, pid: int) -> str | None:
+        """Whose group a process is in; one in a component's jobs is nobody's."""
+        relative = self.relative(cgroupfs.group_of(pid))
+        if relative is None:
+            return None
+        for component, groups in self._groups.items():
+            for group in groups:
+                inner = group.inner.relative_to(self.root).as_posix()
+                if relative == inner or relative.startswith(f"{inner}/"):
+                    return component
+        return None
+
+    def relative(self, name: str | None) -> str | None:
+        """The path below the root of a group that /proc/PID/cgroup names; None: it is elsewhere."""
+        prefix = f"{self._name}/"
+        return name.removeprefix(prefix) if name is not None and name.startswith(prefix) else None
+
+    def watch(self, watches: Watches, component: str, newest: int, changed: Callable[[], None]) -> list[int]:
+        """Have every change of their being empty told."""
+        return [watches.add(group.path, changed) for group in self.of(component, newest)]
+
+
+def _name(component: str) -> str:
+    """A component's group; no component's name has an underscore."""
+    return f"{component}_" if component in _RESERVED else component
+
+
+def _wanted(limits: LimitsSpec) -> list[tuple[str, str, int | None]]:
+    return [(controller, file, getattr(limits, name)) for name, (controller, file) in _LIMITS.items()]
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _make_jobs(path: Path, user: str | None) -> None:
+    """The group for jobs: its user may make groups in it and move processes of the component there. Raises OSError."""
+    jobs = path / JOBS
+    jobs.mkdir(exist_ok=True)
+    if user is None or os.geteuid() != 0:
+        return
+    try:
+        account = Accounts().find(user)
+    except AccountError:
+        return  # it cannot be started either
+    files: Iterable[Path] = (jobs, *(jobs / name for name in _DELEGATED_FILES), path / "cgroup.procs")
+    for file in files:
+        os.chown(file, account.uid, account.gid)
+
+
+def _oom_kills(group: Group) -> int:
+    try:
+        return cgroupfs.counters(group.inner, "memory.events").get("oom_kill", 0)
+    except OSError:
+        return 0
+
+
+def _birth(path: Path) -> Birth | None:
+    try:
+        words = os.getxattr(path, _BIRTH).decode("ascii").split()
+        component, generation, pid, start_ticks, lease = words[0], *map(int, words[1:5])
+    except (OSError, ValueError, IndexError):
+        return None
+    return Birth(
+        component=component, generation=generation, pid=pid, start_ticks=start_ticks, lease_until_ns=lease or None
+    )
+
+
+def _remove(group: Group) -> None:
+    """Remove it where it is empty; a component's jobs keep theirs."""
+    with suppress(OSError):
+        if not cgroupfs.populated(group.path):
+            cgroupfs.remove(group.path)

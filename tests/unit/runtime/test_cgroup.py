@@ -1,0 +1,392 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node_manager.core.actions import KillTree
+from node_manager.core.events import ExitStatus, SpawnFailed
+from node_manager.core.spec import ComponentSpec, HostSpec, KillScope, LimitsSpec, NodeSpec, StopSpec
+from node_manager.runtime import cgroupfs
+from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.cgroup import Groups
+from node_manager.runtime.procfs import ProcFs
+from node_manager.runtime.spawn import NATIVE, LaunchPlan, launch
+from tests.unit.runtime.cgroups import delegated, needs_cgroups
+from tests.unit.runtime.rig import Rig, alive, kill, python, shell
+
+ESCAPE = """
+import os, time
+if os.fork():
+    os.wait()
+    time.sleep(1000)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.execve("/bin/sleep", ["hidden", "1000"], {})
+"""
+"""A daemon that leaves its session, loses its parent and its environment: no marker of it is left."""
+LEASED = ("controller.primary",)
+COMPONENT = ComponentSpec(name="comp", role="test", command=("/bin/true",))
+PROCESS = StopSpec(kill_scope=KillScope.PROCESS)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with delegated() as made:
+        yield made
+
+
+@pytest.fixture
+def fenced(request: pytest.FixtureRequest, short_dir: Path) -> Iterator[Rig]:
+    """A rig whose components have cgroups."""
+    request.getfixturevalue("no_leaks")
+    root = request.getfixturevalue("root")
+    made = Rig(short_dir, groups=Groups(root))
+    yield made
+    made.close()
+
+
+def groups_of(rig: Rig) -> Groups:
+    groups = rig.processes.groups
+    assert groups is not None
+    return groups
+
+
+def group_of(rig: Rig, pid: int) -> str | None:
+    """Where a process is, below the delegated group."""
+    return groups_of(rig).relative(cgroupfs.group_of(pid))
+
+
+# --- which part of the tree is ours -----------------------------------------------------------------------------------
+
+
+def proc(directory: Path, group: str, mountinfo: str) -> Path:
+    (directory / "cgroup").write_text(f"4:memory:/elsewhere\n0::{group}\n" if group else "4:memory:/elsewhere\n")
+    (directory / "mountinfo").write_text(mountinfo)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("group", "mountinfo", "reason"),
+    [
+        ("", "", "there is no cgroup v2 tree"),
+        ("/x", "30 1 0:1 / /sys rw - sysfs sysfs rw\n", "there is no cgroup v2 tree"),
+        ("/", "30 1 0:1 / TOP rw - cgroup2 cgroup2 rw\n", "the agent is in the root group"),
+        ("/../x", "30 1 0:1 /y TOP rw - cgroup2 cgroup2 rw\n", "the agent is in the root group"),
+        ("/x", "30 1 0:1 / TOP rw - cgroup2 cgroup2 rw\n", "the agent's group /x is not delegated to it"),
+    ],
+)
+def test_what_is_not_delegated_is_left_alone(tmp_path: Path, group: str, mountinfo: str, reason: str) -> None:
+    """Being able to write is not enough: without the mark of delegation there are no groups, and it says why."""
+    (tmp_path / "top" / "x").mkdir(parents=True)
+    found = cgroupfs.find(proc(tmp_path, group, mountinfo.replace("TOP", str(tmp_path / "top"))))
+    assert found.path is None
+    assert found.reason.startswith(reason)
+
+
+def test_a_delegated_group_is_found_from_within_it_and_from_the_agents_own(tmp_path: Path) -> None:
+    """A fresh agent is in the delegated group; one that was there before is in `agent` below it."""
+    group = tmp_path / "top" / "unit name"
+    (group / "agent").mkdir(parents=True)
+    for name in ("cgroup.procs", "cgroup.subtree_control"):
+        (group / name).touch()
+    os.setxattr(group, "user.delegate", b"1")
+    mountinfo = f"30 1 0:1 /a\\040b {tmp_path}/top rw - cgroup2 cgroup2 rw\n"
+    for name in ("/a b/unit name", "/a b/unit name/agent"):
+        assert group == cgroupfs.find(proc(tmp_path, name, mountinfo)).path
+
+
+@needs_cgroups
+def test_the_agent_goes_into_a_group_of_its_own(root: Path) -> None:
+    """After `enter` the delegated group itself has no process, and the agent finds it again from where it is."""
+    code = """
+import os, sys
+from pathlib import Path
+from node_manager.runtime import cgroupfs
+from node_manager.runtime.cgroup import Groups
+root = Path(sys.argv[1])
+cgroupfs.write(root, "cgroup.procs", str(os.getpid()))
+for _ in range(2):
+    assert cgroupfs.find().path == root, cgroupfs.find()
+    groups = Groups(root)
+    groups.enter()
+    print(repr(cgroupfs.read(root, "cgroup.procs")), groups.relative(cgroupfs.group_of(os.getpid())))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(root)], check=True, capture_output=True, text=True)
+    assert done.stdout == "'' agent\n'' agent\n"
+
+
+# --- being born there -------------------------------------------------------------------------------------------------
+
+JOIN = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None)
+if sys.argv[3] == "True":
+    code = b"".join(struct.pack("HBBI", *one) for one in (
+        (0x20, 0, 0, 0), (0x15, 0, 1, 435), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)))
+    buffer = ctypes.create_string_buffer(code)
+    program = struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.spawn import LaunchPlan, launch
+fd = os.open(sys.argv[1], os.O_RDONLY)
+command = ("/bin/cat", "/proc/self/cgroup")
+plan = LaunchPlan(command=command, environment=(), account=Accounts().find(None), output_fd=1, cgroup_fd=fd)
+os.waitpid(launch(plan, native=sys.argv[2] == "True").pid, 0)
+"""
+
+
+@needs_cgroups
+@pytest.mark.parametrize(
+    ("native", "refused"),
+    [
+        pytest.param(True, False, marks=pytest.mark.skipif(not NATIVE, reason="the C half was not built")),
+        pytest.param(True, True, marks=pytest.mark.skipif(not NATIVE, reason="the C half was not built")),
+        (False, False),
+    ],
+    ids=["C", "C without clone3", "Python"],
+)
+def test_every_way_to_make_a_child_puts_it_into_its_group(root: Path, native: bool, refused: bool) -> None:
+    """The child is in its group before its command runs, whichever system calls there are."""
+    command = [sys.executable, "-c", JOIN, str(root), str(native), str(refused)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert f"0::/{root.name}" in done.stdout.splitlines()
+
+
+@needs_cgroups
+def test_a_group_that_is_gone_is_a_failed_start(root: Path) -> None:
+    """A group removed behind the agent's back fails the start with that reason; nothing runs outside its group."""
+    (root / "gone").mkdir()
+    fd = os.open(root / "gone", os.O_RDONLY)
+    (root / "gone").rmdir()
+    try:
+        plan = LaunchPlan(command=("/bin/true",), environment=(), account=Accounts().find(None), cgroup_fd=fd)
+        with pytest.raises(Exception, match="cannot put /bin/true into its cgroup"):
+            launch(plan)
+    finally:
+        os.close(fd)
+
+
+@needs_cgroups
+def test_a_component_has_a_group_of_its_own(fenced: Rig) -> None:
+    """A component is in NAME, a leased one in NAME.GENERATION, one of kill scope process in NAME/main."""
+    plain = fenced.start(shell("sleep 1000"))
+    leased = fenced.start(shell("sleep 1000"), name="leased", generation=7, run_while=LEASED)
+    worker = fenced.start(shell("sleep 1000"), name="worker", stop=PROCESS)
+    reserved = fenced.start(shell("sleep 1000"), name="agent")
+    assert group_of(fenced, plain) == "comp"
+    assert group_of(fenced, leased) == "leased.7"
+    assert group_of(fenced, worker) == "worker/main"
+    assert group_of(fenced, reserved) == "agent_"
+
+
+@needs_cgroups
+def test_nothing_that_a_component_starts_escapes(fenced: Rig) -> None:
+    """A daemon without session, parent and markers is counted at the exit, known, and killed with the tree."""
+    main = fenced.start(python(ESCAPE))
+    groups = groups_of(fenced)
+    fenced.run_until(lambda: any(_command(pid) == "hidden" for pid in groups.members("comp", 1)), "the daemon")
+    hidden = next(pid for pid in groups.members("comp", 1) if _command(pid) == "hidden")
+    assert fenced.processes.member(hidden) == "comp"
+    kill(main)
+    assert fenced.exited().left == 1
+    fenced.kill_tree()
+    assert not alive(hidden)
+    assert not groups.populated("comp", 1)
+
+
+@needs_cgroups
+def test_a_fork_bomb_dies_at_once(fenced: Rig) -> None:
+    """A tree that makes processes faster than anybody could look at them is empty after one kill."""
+    fenced.start(python("import os\nprint('up', flush=True)\nwhile True:\n    os.fork() or os.setsid()"))
+    fenced.lines(1)
+    groups = groups_of(fenced)
+    fenced.run_until(lambda: len(list(groups.members("comp", 1))) > 50, "the bomb")
+    fenced.kill_tree()
+    assert list(groups.members("comp", 1)) == []
+    assert ExitStatus(signal=9) == fenced.exited().status
+
+
+class OldKernel(Groups):
+    """As before Linux 5.14, which has no cgroup.kill."""
+
+    def kill(self, component: str, newest: int) -> None:
+        raise FileNotFoundError(f"{component} {newest}")
+
+
+@needs_cgroups
+def test_a_kernel_that_cannot_kill_a_group_has_its_processes_killed_one_by_one(short_dir: Path, root: Path) -> None:
+    """Without cgroup.kill the members of the group are found in it and killed all the same."""
+    rig = Rig(short_dir, groups=OldKernel(root))
+    try:
+        main = rig.start(python(ESCAPE))
+        groups = groups_of(rig)
+        rig.run_until(lambda: any(_command(pid) == "hidden" for pid in groups.members("comp", 1)), "the daemon")
+        kill(main)
+        rig.exited()
+        rig.kill_tree()
+        assert not groups.populated("comp", 1)
+    finally:
+        rig.close()
+
+
+@needs_cgroups
+def test_the_end_of_a_tree_is_told_by_its_group(fenced: Rig) -> None:
+    """What enters the group after every look is killed too, and the tree is empty only when the kernel says so."""
+    fenced.start(shell("sleep 1000"))
+    group = groups_of(fenced).of("comp", 1)[0]
+    stranger = subprocess.Popen(["sleep", "1000"])
+    fenced.processes.kill_tree(KillTree(component="comp", generation=1))
+    cgroupfs.write(group.path, "cgroup.procs", str(stranger.pid))
+    fenced.run_until(lambda: stranger.poll() is not None, "its death")
+    fenced.kill_tree()
+    assert not cgroupfs.populated(group.path)
+
+
+@needs_cgroups
+def test_jobs_that_a_worker_put_into_their_group_are_its_own(fenced: Rig) -> None:
+    """They may be put there by the worker's user, outlive the worker and its next start, and are no part of it."""
+    script = (
+        "jobs=ROOT$(sed -n 's,^0::.*/worker/main$,/worker/jobs/one,p' /proc/self/cgroup); mkdir $jobs; "
+        "sh -c 'echo $$ >$0/cgroup.procs; echo $$; exec sleep 1000' $jobs & wait"
+    )
+    groups = groups_of(fenced)
+    main = fenced.start(shell(script.replace("ROOT", str(groups.root))), name="worker", stop=PROCESS, user="nobody")
+    job = int(fenced.lines(1, "worker")[0])
+    assert group_of(fenced, job) == "worker/jobs/one"
+    assert groups.component_of(job) is None
+    assert groups.component_of(main) == "worker"
+    kill(main)
+    assert fenced.exited().left == 1
+    fenced.start(shell("sleep 1000"), name="worker", generation=2, stop=PROCESS)
+    assert alive(job)
+    assert group_of(fenced, job) == "worker/jobs/one"
+
+
+@needs_cgroups
+def test_a_leased_components_group_goes_with_its_generation(fenced: Rig) -> None:
+    """Each start has a new group, so that what guards one can never reach the next; the empty one is removed."""
+    groups = groups_of(fenced)
+    for generation in (1, 2):
+        pid = fenced.start(shell("sleep 1000"), generation=generation, run_while=LEASED)
+        assert [path.name for path in groups.root.iterdir() if path.is_dir()] == [f"comp.{generation}"]
+        kill(pid)
+        fenced.exited(generation)
+        fenced.kill_tree(generation=generation)
+    assert [path for path in groups.root.iterdir() if path.is_dir()] == []
+
+
+@needs_cgroups
+def test_a_group_says_which_process_was_started_in_it(fenced: Rig) -> None:
+    """Component, generation, pid and start time stand on the group itself: a record that is lost with nothing."""
+    pid = fenced.start(shell("sleep 1000"), generation=3, run_while=LEASED, lease_valid_until_ns=1 << 60)
+    worker = fenced.start(shell("sleep 1000"), name="worker", generation=5, stop=PROCESS)
+    births = {birth.component: birth for birth in Groups(groups_of(fenced).root).births()}
+    stat = ProcFs().stat(pid)
+    assert stat is not None
+    found = births["comp"]
+    assert (3, pid, stat.start_ticks, 1 << 60) == (
+        found.generation,
+        found.pid,
+        found.start_ticks,
+        found.lease_until_ns,
+    )
+    assert (5, worker, None) == (births["worker"].generation, births["worker"].pid, births["worker"].lease_until_ns)
+
+
+@needs_cgroups
+def test_what_an_earlier_agent_left_is_found_in_its_group(short_dir: Path, root: Path) -> None:
+    """A successor that is told of a component without a main process finds everything of it, markers or not."""
+    first = Rig(short_dir, groups=Groups(root))
+    main = first.start(python(ESCAPE))
+    groups = groups_of(first)
+    first.run_until(lambda: any(_command(pid) == "hidden" for pid in groups.members("comp", 1)), "the daemon")
+    hidden = next(pid for pid in groups.members("comp", 1) if _command(pid) == "hidden")
+    kill(main)
+    first.exited()
+    first.processes.close()
+    second = Rig(short_dir, groups=Groups(root))
+    try:
+        second.processes.look_everywhere("comp")
+        second.kill_tree()
+        assert not alive(hidden)
+    finally:
+        second.close()
+        first.close()
+
+
+@needs_cgroups
+def test_limits_that_the_tree_has_no_controller_for_are_said_not_to_be_enforced(fenced: Rig) -> None:
+    """Beside v1 controllers the component runs, fenced but unlimited, and a warning names what is missing."""
+    present = cgroupfs.read(groups_of(fenced).root, "cgroup.controllers").split()
+    if "memory" in present:
+        pytest.skip("this host has the memory controller in its v2 tree")
+    fenced.start(shell("sleep 1000"), limits=LimitsSpec(memory_max=1 << 30))
+    assert groups_of(fenced).unenforced == {"comp": "the controllers memory are not in the cgroup v2 tree here"}
+
+
+def test_a_group_that_cannot_be_made_is_a_failed_start(short_dir: Path) -> None:
+    """The reason names the place; nothing runs outside a group where groups are in force."""
+    rig = Rig(short_dir, groups=Groups(Path("/proc/absent")))
+    try:
+        rig.spawn(shell("sleep 1000"))
+        assert rig.wait_for(SpawnFailed).reason.startswith("cannot make a cgroup for comp below /proc/absent: No such")
+    finally:
+        rig.close()
+
+
+# --- limits and their consequences, on files that look like a cgroup's ------------------------------------------------
+
+
+def control_files(path: Path, controllers: str) -> None:
+    path.mkdir(exist_ok=True)
+    (path / "cgroup.controllers").write_text(controllers)
+    (path / "cgroup.subtree_control").write_text("")
+
+
+def test_limits_are_set_and_controllers_enabled_for_them_alone(tmp_path: Path) -> None:
+    """Of the controllers that are there those are enabled that a limit needs; a reload changes and lifts limits."""
+    control_files(tmp_path, "cpu io memory pids")
+    groups = Groups(tmp_path)
+    spec = NodeSpec(host=HostSpec(name="h"), roles=(), components=())
+    path = tmp_path / "comp"
+    control_files(path, "memory pids")
+    for name in ("memory.max", "pids.max"):
+        (path / name).write_text("")
+    component = replace(COMPONENT, limits=LimitsSpec(memory_max=4096, pids_max=7))
+    groups.open(component, 1)
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
+    assert [(path / name).read_text() for name in ("memory.max", "pids.max")] == ["4096", "7"]
+    lifted = replace(component, limits=LimitsSpec(pids_max=9))
+    groups.configure(replace(spec, components=(lifted,)))
+    assert [(path / name).read_text()[:3] for name in ("memory.max", "pids.max")] == ["max", "9"]
+    assert groups.unenforced == {}
+    groups.close()
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_kill_for_want_of_memory_is_told_from_another(short_dir: Path) -> None:
+    """The kernel's own count of this generation decides: SIGKILL from elsewhere is not named an OOM kill."""
+    (short_dir / "groups").mkdir()
+    groups = Groups(short_dir / "groups")
+    group = groups.open(COMPONENT, 4)
+    (group.inner / "memory.events").write_text("oom 3\noom_kill 2\n")
+    group.oom_kills = 2
+    assert not groups.oom_killed("comp", 4)
+    (group.inner / "memory.events").write_text("oom 4\noom_kill 3\n")
+    assert groups.oom_killed("comp", 4)
+    assert not groups.oom_killed("comp", 3)
+    groups.open(COMPONENT, 5)
+    assert not groups.oom_killed("comp", 5)
+    groups.close()
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+    except OSError:
+        return ""
