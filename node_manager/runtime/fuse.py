@@ -261,6 +261,7 @@ class Fuse:
     def attach(self, generation: int) -> None:
         """Ask whether it guards this generation."""
         self.generation = generation
+        self._wanted_ns = 0
         try:
             self._send(ASK, generation, 0)
         except OSError as error:
@@ -339,7 +340,9 @@ class Fuse:
             self._gone("it guards another start")
             return
         elif answer.kind == ASK:
-            self._deadline_ns = self._wanted_ns = answer.deadline_ns
+            self._deadline_ns = answer.deadline_ns
+            if self._wanted_ns is not None:
+                self._wanted_ns = max(self._wanted_ns, answer.deadline_ns)
         self._renew()
 
     def _dismiss(self, problem: str | None) -> None:
