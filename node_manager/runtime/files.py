@@ -3,13 +3,12 @@
 import errno
 import fcntl
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
-_MODE = 0o600
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: opening a FIFO would wait for its other end; a regular file does not know the flag."""
+from node_manager.runtime.disk import LOCAL, Disk, sync_directory, write_all
+
+_PART_BYTES = 64 * 1024
 _MAX_HOLDER_BYTES = 32
 """A process id, and a newline."""
 
@@ -22,36 +21,35 @@ class LockHeldError(Exception):
         self.holder = holder
 
 
-def read(path: Path, limit: int) -> bytes:
+def read(path: Path, limit: int, disk: Disk = LOCAL) -> bytes:
     """The content of a regular file of at most `limit` bytes. Raises OSError, also for anything else."""
-    fd = os.open(path, os.O_RDONLY | _SAFELY)
+    fd = disk.open(path, os.O_RDONLY)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        if not disk.is_regular(fd):
             raise OSError("it is not a regular file")
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
+        data = b""
+        while len(data) <= limit and (part := disk.read(fd, _PART_BYTES, len(data))):
+            data += part
     finally:
-        os.close(fd)
+        disk.close(fd)
     if len(data) > limit:
         raise OSError(f"it is larger than {limit} bytes")
     return data
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes, disk: Disk = LOCAL) -> None:
     """Write a new file beside, make it durable, and rename it into place. Blocks. Raises OSError."""
     temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)  # of a write that failed, or none of ours
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, _MODE)
-    with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor, opened without following links
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(FileNotFoundError):
+        disk.unlink(temporary)  # of a write that failed, or none of ours
+    fd = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        os.fsync(directory)
+        write_all(disk, fd, data)
+        disk.sync(fd)
     finally:
-        os.close(directory)
+        disk.close(fd)
+    disk.rename(temporary, path)
+    sync_directory(disk, path.parent)
 
 
 def lock(path: Path) -> int:
@@ -60,7 +58,7 @@ def lock(path: Path) -> int:
     Raises LockHeldError, and OSError where it cannot be opened or locked at all. A process that is forked meanwhile
     holds it too, until it executes its program.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, _MODE)
+    fd = LOCAL.open(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

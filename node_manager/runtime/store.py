@@ -4,6 +4,8 @@ A record is one line of JSON, `{"sha256": "...", "record": {"version", "seq", "f
 counts up with every write. Two files hold the two latest records, the *primary* `facts.json` and the *spare*
 `facts.json.spare`, both written in full in advance, so that a write needs no new block of the disk:
 
+0. the directory is made durable, where it is not known to be: an agent may have been killed between 3 and 4, or its
+   step 4 have failed. Then the names may still be exchanged on the disk, and the spare be the primary there
 1. the spare is overwritten in place          killed here: the primary is whole; the spare is torn or whole
 2. the spare is made durable (fsync)          killed here: both are whole, the spare is newer
 3. the two names are exchanged (renameat2)    killed here: both are whole, the primary is newer
@@ -33,13 +35,13 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from node_manager.config.codec import decode_facts, encode_facts
 from node_manager.core.durable import DurableFacts
 from node_manager.runtime import files, kernel
+from node_manager.runtime.disk import LOCAL, Disk, sync_directory, write_all
 
 MAX_FACTS_BYTES = 4 * 1024 * 1024
 """Bound on what is read and written: MAX_HOLDS holds with long reasons fit."""
@@ -47,7 +49,6 @@ _SLOT_BYTES = 16 * 1024
 """Slots are multiples of this, a multiple of every usual block size."""
 _SPARE_ROOM_BYTES = 8 * 1024
 """Room that a slot keeps beyond its record, so that a full disk still takes a few more latches and holds."""
-_MODE = 0o600
 _VERSION = 1
 _READERS: dict[int, Callable[[Any], DurableFacts]] = {1: decode_facts}
 """How the facts of each version that was ever written are read; each raises ValueError."""
@@ -56,6 +57,7 @@ _MIDDLE = b'", "record": '
 _DIGEST_CHARS = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_ASIDE_NAME = 64
+_ASIDE = "facts.json.of-"
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -97,18 +99,6 @@ class Loaded:
     note: str | None = None
 
 
-class Step(Enum):
-    """Points of a write between which a kill makes a difference; for tests, in order."""
-
-    BEFORE = "before"
-    TORN = "the spare is half overwritten"
-    OVERWRITTEN = "the spare is overwritten"
-    SYNCED = "the spare is durable"
-    EXCHANGED = "the names are exchanged"
-    DONE = "the directory is durable"
-    SPARE_MADE = "a new spare is there, without its blocks; the write is acknowledged already"
-
-
 @dataclass(frozen=True, slots=True)
 class _Whole:
     seq: int
@@ -126,37 +116,26 @@ _Slot = _Whole | _Damaged | None
 
 
 class Store:
-    """The durable facts of one state directory. `load` once, then `write`; not from two threads at a time.
+    """The durable facts of one state directory. `load` once, then `write`; not from two threads at a time."""
 
-    `step` is called at each point of a write. `exchange` swaps two names in one step, or raises OSError with EINVAL.
-    `fsync` makes what a descriptor names durable, a file's content or a directory's names.
-    """
-
-    def __init__(
-        self,
-        state_dir: Path,
-        *,
-        step: Callable[[Step], None] = lambda _step: None,
-        exchange: Callable[[str, str], None] = kernel.exchange,
-        fsync: Callable[[int], None] = os.fsync,
-    ) -> None:
+    def __init__(self, state_dir: Path, *, disk: Disk = LOCAL) -> None:
         self._dir = state_dir
+        self._disk = disk
         self._primary = state_dir / "facts.json"
         self._spare = state_dir / "facts.json.spare"
-        self._step = step
-        self._exchange = exchange
-        self._fsync = fsync
         self._first = state_dir / "facts.json.new"
         self._identity = ""
         self._seq = 0
         self._failed = False
         """The last write of this store failed: the spare holds nothing that counts."""
+        self._names_durable = False
+        """The names are on the disk as they are seen. An earlier agent may have been killed before that."""
 
     def load(self, identity: str) -> Loaded:
         """The facts of this identity. Another one's are kept aside and inherited by nobody. Never raises."""
         self._identity = identity
-        primary, spare = _read(self._primary), _read(self._spare)
-        kept = _read(self._aside(identity))
+        primary, spare = self._read(self._primary), self._read(self._spare)
+        kept = self._read(self._aside(identity))
         self._seq = max(slot.seq if isinstance(slot, _Whole) else 0 for slot in (primary, spare, kept))
         ours = [s for s in (primary, spare, kept) if isinstance(s, _Whole) and s.facts.identity == identity]
         latest = max(ours, key=lambda slot: slot.seq, default=None)
@@ -186,30 +165,29 @@ class Store:
 
         Blocks for as long as the disk takes.
         """
-        primary, spare = _read(self._primary), _read_spare(self._spare)
+        primary, spare = self._read(self._primary), self._read_spare()
         seq = 1 + max(self._seq, *(slot.seq for slot in (primary, spare) if isinstance(slot, _Whole)), 0)
         text = _encode(seq, facts)
         if self._must_promote(primary, spare):
-            self._sync_file(self._spare)
+            self._sync_spare()
             self._promote()
-        self._step(Step.BEFORE)
         self._failed = True
         if primary is None and spare is None:
             self._overwrite(self._first, text)
-            self._first.rename(self._primary)
-            self._step(Step.EXCHANGED)
+            self._names_durable = False
+            self._disk.rename(self._first, self._primary)
             self._sync_dir()
         else:
-            if spare is None:  # the name of the primary may not be durable: its write may have failed at the very end
+            if not self._names_durable:
                 self._sync_dir()
             self._overwrite(self._spare, text)
             self._promote()
         self._failed = False
         self._seq = seq
-        self._step(Step.DONE)
         with suppress(OSError):  # room for the next write; without it that one makes its own, or fails
             self._prepare_spare(len(text))
-            self._aside(facts.identity).unlink(missing_ok=True)  # what it held is in the record now
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._aside(facts.identity))  # what it held is in the record now
 
     def _must_promote(self, primary: "_Slot", spare: "_Slot") -> bool:
         """Whether overwriting the spare would lose the only or the newest record of an agent that was killed.
@@ -222,95 +200,101 @@ class Store:
 
     def _overwrite(self, path: Path, text: bytes) -> None:
         """Steps 1 and 2."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+        disk = self._disk
+        fd = disk.open(path, os.O_RDWR | os.O_CREAT)
         try:
-            size = max(os.fstat(fd).st_size, _slot_size(len(text)))
+            size = max(disk.size(fd), _slot_size(len(text)))
             try:
-                os.posix_fallocate(fd, 0, size)
+                disk.allocate(fd, size)
             except OSError:  # a full disk; the slot may do as it is
-                size = max(os.fstat(fd).st_size, len(text))
-            half = len(text) // 2
-            _write_all(fd, text[:half], 0)
-            self._step(Step.TORN)
-            _write_all(fd, text[half:].ljust(size - half), half)
-            self._step(Step.OVERWRITTEN)
-            self._fsync(fd)
-            self._step(Step.SYNCED)
+                size = max(disk.size(fd), len(text))
+            write_all(disk, fd, text.ljust(size))
+            disk.sync(fd)
         finally:
-            os.close(fd)
+            disk.close(fd)
 
     def _promote(self) -> None:
         """Steps 3 and 4: the spare becomes the primary."""
+        self._names_durable = False
         try:
-            self._exchange(str(self._spare), str(self._primary))
+            self._disk.exchange(self._spare, self._primary)
         except FileNotFoundError:
-            self._spare.rename(self._primary)
+            self._disk.rename(self._spare, self._primary)
         except OSError as error:
             if error.errno not in _NO_EXCHANGE:
                 raise
-            self._spare.rename(self._primary)
-        self._step(Step.EXCHANGED)
+            self._disk.rename(self._spare, self._primary)
         self._sync_dir()
 
     def _prepare_spare(self, length: int) -> None:
         """Have a spare with all its blocks, where there is none or a smaller one."""
         size = _slot_size(length)
-        fd = os.open(self._spare, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+        fd = self._disk.open(self._spare, os.O_RDWR | os.O_CREAT)
         try:
-            have = os.fstat(fd).st_size
+            have = self._disk.size(fd)
             if have >= size:
                 return
-            self._step(Step.SPARE_MADE)
-            _write_all(fd, b" " * (size - have), have)
-            self._fsync(fd)
+            write_all(self._disk, fd, b" " * (size - have), have)
+            self._disk.sync(fd)
         finally:
-            os.close(fd)
+            self._disk.close(fd)
         self._sync_dir()
 
     def _sync_dir(self) -> None:
-        self._sync_file(self._dir)
+        sync_directory(self._disk, self._dir)
+        self._names_durable = True
 
-    def _sync_file(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def _sync_spare(self) -> None:
+        fd = self._disk.open(self._spare, os.O_RDONLY)
         try:
-            self._fsync(fd)
+            self._disk.sync(fd)
         finally:
-            os.close(fd)
+            self._disk.close(fd)
+
+    def _read(self, path: Path) -> "_Slot":
+        """What a slot holds; never raises."""
+        try:
+            data = files.read(path, MAX_FACTS_BYTES, self._disk)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return _Damaged(kernel.explain(error))
+        return _decode(data)
+
+    def _read_spare(self) -> "_Slot":
+        """What the spare holds; one that was never written, made of spaces, counts as absent."""
+        slot = self._read(self._spare)
+        return None if isinstance(slot, _Damaged) and slot.blank else slot
 
     def _aside(self, identity: str) -> Path:
         """Where another identity's record is kept; a digest keeps apart what looks the same made safe."""
         safe = _UNSAFE.sub("_", identity)[:_MAX_ASIDE_NAME]
         digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        return self._dir / f"facts.json.of-{safe}-{digest}"
+        return self._dir / f"{_ASIDE}{safe}-{digest}"
 
     def _put_aside(self, identity: str, *, keep_spare: bool) -> str:
         """Move another identity's record away; one such is kept, the latest."""
         aside = self._aside(identity)
         text = f"{self._primary} belongs to another host, {identity}; it is not used"
         try:
-            for older in self._dir.glob("facts.json.of-*"):
-                kept = _read(older)
-                if not isinstance(kept, _Whole) or kept.facts.identity != self._identity:
-                    older.unlink()
+            for name in self._disk.names(self._dir):
+                kept = self._read(self._dir / name) if name.startswith(_ASIDE) else None
+                if name.startswith(_ASIDE) and (not isinstance(kept, _Whole) or kept.facts.identity != self._identity):
+                    self._disk.unlink(self._dir / name)
             # In neither order is there an instant, or after a power cut a directory, with a spare and no primary.
             if keep_spare:
-                aside.hardlink_to(self._primary)
+                self._disk.link(self._primary, aside)
                 self._sync_dir()
-                self._spare.rename(self._primary)
+                self._disk.rename(self._spare, self._primary)
             else:
-                self._spare.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(self._spare)
                 self._sync_dir()
-                self._primary.rename(aside)
+                self._disk.rename(self._primary, aside)
             self._sync_dir()
         except OSError as error:
             return f"{text}, and could not be moved to {aside}: {kernel.explain(error)}"
         return f"{text}, and kept as {aside}"
-
-
-def _read_spare(path: Path) -> _Slot:
-    """What the spare holds; one that was never written, made of spaces, counts as absent."""
-    slot = _read(path)
-    return None if isinstance(slot, _Damaged) and slot.blank else slot
 
 
 def _slot_size(length: int) -> int:
@@ -323,17 +307,6 @@ def _encode(seq: int, facts: DurableFacts) -> bytes:
     if len(text) > MAX_FACTS_BYTES:
         raise OSError(errno.EFBIG, f"the facts are larger than {MAX_FACTS_BYTES} bytes")
     return text
-
-
-def _read(path: Path) -> _Slot:
-    """What a slot holds; never raises."""
-    try:
-        data = files.read(path, MAX_FACTS_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return _Damaged(kernel.explain(error))
-    return _decode(data)
 
 
 def _decode(data: bytes) -> _Slot:
@@ -358,11 +331,3 @@ def _decode(data: bytes) -> _Slot:
         return _Whole(body["seq"], reader(body.get("facts")))
     except (ValueError, RecursionError) as error:
         return _Damaged(f"its facts cannot be understood ({error})")
-
-
-def _write_all(fd: int, data: bytes, offset: int) -> None:
-    """Write everything; a full disk shows as a short write or ENOSPC."""
-    while data:
-        written = os.pwrite(fd, data, offset)
-        data = data[written:]
-        offset += written

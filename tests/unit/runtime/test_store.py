@@ -1,19 +1,16 @@
-import errno
 import hashlib
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from node_manager.core.durable import DurableFacts, Hold, Latch, Maintenance
-from node_manager.runtime import kernel
-from node_manager.runtime.store import Loaded, StateDirError, Step, Store, lock
+from node_manager.runtime.store import Loaded, StateDirError, Store, lock
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -22,10 +19,6 @@ def facts(epoch: int, identity: str = "me", holds: int = 0, reason: str = "r") -
     latch = Latch(state="decommissioned", by="operator", reason=reason, at_wall_ns=epoch)
     kept = tuple(Hold(component=f"c{i}", by="x", reason="y" * 40, at_wall_ns=i) for i in range(holds))
     return DurableFacts(identity=identity, epoch_seen=epoch, operator_latch=latch, holds=kept)
-
-
-def no_exchange(_first: str, _second: str) -> None:
-    raise OSError(errno.EINVAL, "no")
 
 
 def names(path: Path) -> list[str]:
@@ -51,127 +44,6 @@ def test_what_was_written_is_loaded(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size % (16 * 1024) == 0
     body = json.loads((tmp_path / "facts.json").read_text())
     assert body["record"]["facts"]["epoch_seen"] == 104
-
-
-KILL_AT = """
-import os, signal, sys
-from pathlib import Path
-from node_manager.runtime import kernel
-from node_manager.runtime.store import Step, Store
-from tests.unit.runtime.test_store import facts, no_exchange
-armed = False
-def step(now):
-    if armed and now is Step[sys.argv[2]]:
-        os.kill(os.getpid(), signal.SIGKILL)
-store = Store(Path(sys.argv[1]), step=step, exchange=no_exchange if sys.argv[3] == "rename" else kernel.exchange)
-for epoch in range(1, int(sys.argv[4]) + 1):
-    store.load("me")
-    store.write(facts(epoch, holds=epoch * 10))
-    print(epoch, flush=True)
-armed = True
-store.load("me")
-store.write(facts(99, holds=300))
-print(99, flush=True)
-"""
-
-
-@pytest.mark.parametrize("way", ["exchange", "rename"])
-@pytest.mark.parametrize("before", [0, 1, 4])
-@pytest.mark.parametrize("step", list(Step))
-def test_a_kill_at_any_step_keeps_what_was_acknowledged(tmp_path: Path, step: Step, before: int, way: str) -> None:
-    """Kill -9 at each point of a write: the next agent has the earlier or the new facts, no doubt, and can write."""
-    command = [sys.executable, "-c", KILL_AT, str(tmp_path), step.name, way, str(before)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    acknowledged = max([0, *map(int, done.stdout.split())])
-    assert done.returncode == -9
-    store = Store(tmp_path, exchange=no_exchange if way == "rename" else kernel.exchange)
-    loaded = store.load("me")
-    assert loaded.unreadable is None
-    assert loaded.facts.epoch_seen in {acknowledged, 99}
-    if step in {Step.DONE, Step.SPARE_MADE}:
-        assert loaded.facts.epoch_seen == 99
-    # and the same again, over what the kill left
-    store.write(facts(100))
-    assert Loaded(facts=facts(100)) == Store(tmp_path).load("me")
-
-
-@pytest.mark.parametrize("second", [Step.BEFORE, Step.TORN, Step.EXCHANGED])
-@pytest.mark.parametrize("first", [Step.TORN, Step.OVERWRITTEN, Step.SYNCED, Step.EXCHANGED])
-def test_two_kills_in_a_row_lose_nothing_that_was_seen(tmp_path: Path, first: Step, second: Step) -> None:
-    """What the agent after the first kill loaded is there after a kill of its own write too, or the newer facts are."""
-    store = Store(tmp_path)
-    store.load("me")
-    store.write(facts(1))
-    store.write(facts(2))
-    command = [sys.executable, "-c", KILL_AT, str(tmp_path), first.name, "exchange", "0"]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
-    seen = Store(tmp_path).load("me").facts.epoch_seen
-    command[4] = second.name
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
-    loaded = Store(tmp_path).load("me")
-    assert loaded.unreadable is None
-    assert loaded.facts.epoch_seen in {seen, 99}
-
-
-def test_a_kill_while_a_damaged_file_is_replaced_loses_nothing_more(tmp_path: Path) -> None:
-    """With facts.json damaged, the only whole record is not overwritten before there is another."""
-    store = Store(tmp_path)
-    store.load("me")
-    store.write(facts(1))
-    store.write(facts(2))
-    damage(tmp_path / "facts.json", "flipped")
-    command = [sys.executable, "-c", KILL_AT, str(tmp_path), Step.TORN.name, "exchange", "0"]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
-    assert Store(tmp_path).load("me").facts == facts(1)
-
-
-def test_what_a_failed_write_left_is_not_made_the_primary(tmp_path: Path) -> None:
-    """After a failed fsync the spare may look whole and not be on the disk: it is overwritten, never promoted."""
-    failing = False
-    promoted: list[bool] = []
-
-    def step(now: Step) -> None:
-        if failing and now is Step.OVERWRITTEN:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def exchange(first: str, second: str) -> None:
-        promoted.append(b'"epoch_seen": 50' in Path(first).read_bytes())
-        kernel.exchange(first, second)
-
-    store = Store(tmp_path, step=step, exchange=exchange)
-    store.load("me")
-    store.write(facts(1))
-    failing = True
-    with pytest.raises(OSError, match="Input/output"):
-        store.write(facts(50))
-    failing = False
-    store.write(facts(3))
-    assert promoted == [False]
-
-
-@pytest.mark.parametrize("at", [step for step in Step if step not in {Step.DONE, Step.SPARE_MADE}])
-def test_a_write_that_fails_leaves_the_earlier_facts(tmp_path: Path, at: Step) -> None:
-    """An I/O error at any step: OSError, the acknowledged facts stay, and the next write succeeds."""
-    failing = False
-
-    def step(now: Step) -> None:
-        if failing and now is at:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    store = Store(tmp_path, step=step)
-    store.load("me")
-    store.write(facts(1))
-    store.write(facts(2))
-    for _ in range(3):
-        failing = True
-        with pytest.raises(OSError, match="Input/output"):
-            store.write(facts(50))
-        loaded = Store(tmp_path).load("me")
-        assert loaded.unreadable is None
-        assert loaded.facts.epoch_seen in {2, 50}
-    failing = False
-    store.write(facts(3))
-    assert Loaded(facts=facts(3)) == Store(tmp_path).load("me")
 
 
 def damage(path: Path, how: str) -> None:
@@ -265,62 +137,6 @@ def test_a_blank_spare_alone_is_no_first_boot(tmp_path: Path, how: str) -> None:
     assert Loaded(facts=DurableFacts(identity="me")) == Store(tmp_path).load("me")
 
 
-class Disk:
-    """A directory whose names may be lost or kept in a power cut, each for itself, until it is made durable."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.durable = set(names(path))
-        self.fails = False
-        """The directory cannot be made durable."""
-
-    def step(self, _step: Step) -> None:
-        self.look()
-
-    def fsync(self, fd: int) -> None:
-        self.look()
-        os.fsync(fd)
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            if self.fails:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            self.durable = set(names(self.path))
-
-    def look(self) -> None:
-        """Whatever a power cut leaves now is not a spare alone."""
-        now = set(names(self.path))
-        if "facts.json.spare" in self.durable | now:
-            assert "facts.json" in self.durable & now
-
-
-@pytest.mark.parametrize("exchange", [kernel.exchange, no_exchange])
-def test_no_power_cut_leaves_a_spare_alone(tmp_path: Path, exchange: Callable[[str, str], None]) -> None:
-    """At each instant, from the first write on, with other identities too: the primary's name is durable before."""
-    disk = Disk(tmp_path)
-    for identity in ("me", "me", "other", "me"):
-        store = Store(tmp_path, step=disk.step, exchange=exchange, fsync=disk.fsync)
-        store.load(identity)
-        disk.look()
-        for holds in (0, 300, 0):
-            store.write(facts(1, identity, holds=holds))
-            disk.look()
-
-
-def test_no_spare_is_made_while_the_primary_s_name_may_be_lost(tmp_path: Path) -> None:
-    """The first write failed at its very end; no later one, of this agent or the next, goes on as if it had not."""
-    disk = Disk(tmp_path)
-    store = Store(tmp_path, step=disk.step, fsync=disk.fsync)
-    store.load("me")
-    disk.fails = True
-    for again in (store, store, Store(tmp_path, step=disk.step, fsync=disk.fsync)):
-        again.load("me")
-        with pytest.raises(OSError, match="Input/output"):
-            again.write(facts(1))
-    assert names(tmp_path) == ["facts.json"]
-    disk.fails = False
-    again.write(facts(2))
-    assert Loaded(facts=facts(2)) == Store(tmp_path).load("me")
-
-
 def test_a_write_that_was_interrupted_in_another_host_s_directory_counts(tmp_path: Path) -> None:
     """Our newer record is in the spare, another identity's in the primary: ours is found, theirs is kept for them."""
     for directory, identity in (("theirs", "them"), ("ours", "me")):
@@ -330,9 +146,7 @@ def test_a_write_that_was_interrupted_in_another_host_s_directory_counts(tmp_pat
         store.write(facts(1, identity))
         store.write(facts(2, identity))
     (tmp_path / "ours" / "facts.json").rename(tmp_path / "theirs" / "facts.json.spare")
-    disk = Disk(tmp_path / "theirs")
-    loaded = Store(tmp_path / "theirs", fsync=disk.fsync).load("me")
-    disk.look()
+    loaded = Store(tmp_path / "theirs").load("me")
     assert (facts(2), None) == (loaded.facts, loaded.unreadable)
     assert "and kept as" in (loaded.note or "")
     assert Loaded(facts=facts(2)) == Store(tmp_path / "theirs").load("me")

@@ -9,9 +9,21 @@ import pytest
 
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import Event, FactsWriteFailed, FactsWritten
-from node_manager.runtime.store import Step, Store
+from node_manager.runtime.disk import LocalDisk
+from node_manager.runtime.store import Store
 from node_manager.runtime.writer import RETRY_S, Writer
 from tests.unit.runtime.rig import BOUND_S
+
+
+class HangingDisk(LocalDisk):
+    """A disk whose writes wait for the gate."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self._gate = gate
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        self._gate.wait(BOUND_S)
+        return super().write(fd, data, offset)
 
 
 class Desk:
@@ -32,7 +44,7 @@ class Desk:
             self.loop,
             post=self.events.append,
             trouble=lambda path, text: self.troubles.append((path.name, text)),
-            store=Store(self.directory, step=self._step),
+            store=Store(self.directory, disk=HangingDisk(self.gate)),
             record_path=self.directory / "runtime.json",
             config_path=self.directory / "config.json",
         )
@@ -41,10 +53,6 @@ class Desk:
     def writing() -> bool:
         """Whether a writer's thread runs."""
         return any(thread.name == "xce-writer" for thread in threading.enumerate())
-
-    def _step(self, step: Step) -> None:
-        if step is Step.TORN:
-            self.gate.wait(BOUND_S)
 
     def run_until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + BOUND_S
