@@ -9,6 +9,7 @@ from pathlib import Path
 
 from node_manager import __version__
 from node_manager.cli import guard
+from node_manager.cli.conformance import add_parser
 from node_manager.config.load import ConfigInvalid, Sources, describe, load, user_problem
 
 EX_OK = 0
@@ -51,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from node_manager.cli.replay import replay
 
             return replay(args.file)
+        case "conformance":
+            from node_manager.cli.conformance import conformance
+
+            return conformance(args)
         case _:
             from node_manager.config.schema import schema_text
 
@@ -160,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("plan", parents=[common], help="check, and print what would run")
     replay = commands.add_parser("replay", help="make the decisions of a recorded journal again, and compare them")
     replay.add_argument("file", type=Path, metavar="FILE", help="what `run --record-events` wrote")
+    add_parser(commands)
     schema = commands.add_parser("schema", help="print JSON Schema for editors")
     schema.add_argument("kind", choices=["boot", "role"], help="of the boot configuration, or of a role file")
     return parser

@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "api": frozenset({"core"}),
     "runtime": frozenset({"core", "config", "heartbeat", "api.backend"}),
     "reference": frozenset({"heartbeat"}),
-    "cli": frozenset({"core", "config", "heartbeat", "api", "runtime"}),
+    "conformance": frozenset({"core", "heartbeat"}),
+    "cli": frozenset({"core", "config", "heartbeat", "api", "runtime", "conformance"}),
 }
 """Imports point one way. `runtime` knows of `api` only the interface that it implements."""
 
