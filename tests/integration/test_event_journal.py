@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.host import BOUND_S, Host
+from tests.integration.host import BOUND_S, Host, wait_until
 
 SECRET = "hunter2-hunter2"  # noqa: S105 - what must not be found anywhere
 
@@ -96,6 +96,18 @@ def test_under_systemd_a_host_is_supervised_all_the_same(host: RecordingHost) ->
         assert any("cannot record to" in warning for warning in host.status()["warnings"])
         (event,) = [event for event in host.events() if event["event"] == "agent.recording_stopped"]
         assert event["file"] == str(host.journal)
+
+
+def test_a_replaced_program_ends_the_recording(host: RecordingHost) -> None:
+    """What goes on with another's state has no beginning to replay from: the journal ends there, whole, and says so."""
+    host.up()
+    before = host.pids()
+    host.ctl("reexec")
+    wait_until(lambda: "agent.recording_stopped" in {event["event"] for event in host.events()}, "it is said")
+    assert before == host.pids()
+    assert any("replaced in place" in warning for warning in host.status()["warnings"])
+    assert host.stop() == 0
+    assert "1 life of an agent" in host.run("xce-node-manager", "replay", str(host.journal)).stdout
 
 
 def _an_altered_line_is_named(host: RecordingHost, text: str) -> None:
