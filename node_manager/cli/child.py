@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 MAX_OUTPUT_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ class Child:
         self,
         loop: asyncio.AbstractEventLoop,
         path: str,
-        arguments: Sequence[str],
+        arguments: list[str] | tuple[str, ...],
         environment: Mapping[str, str],
         *,
         stdin_fd: int,

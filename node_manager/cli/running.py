@@ -37,6 +37,8 @@ from node_manager.runtime.store import StateDirError
 STATUS_NAME = "status"
 HEARTBEAT_NAME = "heartbeat"
 """Names of the sockets in systemd's descriptor store."""
+FIRST_ANSWER_S = 2.0
+"""How long those who ask wait at most for the first reading of the configuration; then they are told that it lasts."""
 FEEDS_PER_INTERVAL = 4
 """WATCHDOG=1 goes out so often within systemd's interval, so that one that is late does no harm."""
 
@@ -108,6 +110,7 @@ class _Daemon:
     ) -> None:
         self._systemd = systemd
         self._fed_ns = 0
+        self._open_to_all = False
         self._handed = handed
         self._loop = asyncio.new_event_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -122,6 +125,7 @@ class _Daemon:
                 finished=self._finish,
                 step=step,
                 turned=self._feed_watchdog,
+                settled=self._settled,
                 kept=None if handed is None else handed.agent,
             )
         except BaseException:
@@ -149,6 +153,8 @@ class _Daemon:
             kept = self._kept_listener(STATUS_NAME, self._agent.settings.status_socket)
             heartbeats = self._kept_listener(HEARTBEAT_NAME, self._agent.settings.heartbeat_socket)
             self._api.start(kept, at_path=True)
+            self._api.pause()
+            self._loop.call_later(FIRST_ANSWER_S, self._settled)
             self._agent.start(spec, None if heartbeats is None else heartbeats.detach())
             path = str(self._agent.settings.status_socket)
             log.info("agent.started", pid=os.getpid(), version=__version__, socket=path)
@@ -166,6 +172,7 @@ class _Daemon:
             self._api.start(socket.socket(fileno=handed.status_fd), at_path=True)
             self._agent.resume(handed.agent, handed.at_ns)
             self._replacing.note_success(handed, failure)
+            self._settled()
             if self._agent.settings.event_journal is not None:
                 self._recording_stopped("the program was replaced in place, and a journal begins with an agent's life")
 
@@ -182,7 +189,6 @@ class _Daemon:
             if self._systemd.active:
                 self._store_sockets()
                 agent.history.subscribe(self._tell_systemd)
-                loop.call_soon(self._systemd.ready, self._summary())
             loop.run_until_complete(self._done)
             log.info("agent.finished")
             return EX_OK
@@ -193,6 +199,13 @@ class _Daemon:
             agent.close(keep_sockets=self._leaving.handed_over)
             self._close_journal()
             loop.close()
+
+    def _settled(self) -> None:
+        """It is known what there is to be in charge of: answer, and tell systemd."""
+        if not self._open_to_all:
+            self._open_to_all = True
+            self._api.accept_again()
+            self._systemd.ready(self._summary())
 
     def _store_sockets(self) -> None:
         """Let systemd keep the listening sockets: whoever connects between two agents waits for the second."""

@@ -83,9 +83,10 @@ log = structlog.get_logger("xce-node-manager")
 class Agent:
     """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit; `step` is the core.
 
-    `turned` is called at the end of each turn, and one comes every second at least. `kept` is what a predecessor in
-    this very process left (re-exec). The constructor only connects with it; nothing is acted on before `resume`, so
-    that the predecessor can still take all of it back.
+    `turned` is called at the end of each turn, and one comes every second at least; `settled` once the first answer to
+    what the configuration is was heard. `kept` is what a predecessor in this very process left (re-exec). The
+    constructor only connects with it; nothing is acted on before `resume`, so that the predecessor can still take all
+    of it back.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Agent:
         finished: Callable[[], None],
         step: Step = core.step,
         turned: Callable[[], None] = lambda: None,
+        settled: Callable[[], None] = lambda: None,
         kept: Kept | None = None,
     ) -> None:
         self._core_step = step
@@ -161,6 +163,8 @@ class Agent:
             takeover=self._takeover,
             post=self.post,
             write_last_good=self._books.writer.write_config,
+            waiting=self._books.show_what_waits,
+            settled=settled,
         )
 
         self._outstanding = Outstanding()
@@ -264,7 +268,12 @@ class Agent:
         self._books.close()
 
     def stop(self, reason: str) -> None:
-        """Stop every component in order; `finished` is called when that is done."""
+        """Stop every component in order; `finished` is called when that is done.
+
+        Without a configuration what an earlier agent left is stopped, each in the way that it was started with.
+        """
+        if not self._uptake.booted:
+            self._uptake.clear()
         self.post(StopNode(reason=reason))
 
     def reload(self, answer: Answer | None = None) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from node_manager.core.events import Event
 from node_manager.core.nodestate import NodeState
-from node_manager.runtime import record, rundir, store
+from node_manager.runtime import kernel, record, rundir, store, unconfigured
 from node_manager.runtime.process import ProcessRecord
 from node_manager.runtime.recording import Recorder
 from node_manager.runtime.settings import Settings
@@ -39,6 +39,8 @@ class Books:
     ) -> None:
         self.troubles: dict[Path, str] = {}
         """Files that cannot be written, and why."""
+        self._settings = settings
+        self._boot_id = boot_id
         rundir.prepare(settings.runtime_dir)
         self.locks = self._lock(settings) if locks is None else locks
         self.nonce = rundir.nonce(settings.runtime_dir, boot_id)
@@ -61,6 +63,23 @@ class Books:
         if made != self._recorded:
             self._recorded = made
             self.writer.write_record(self._encoder.encode(made))
+
+    def show_what_waits(self, waits: bool) -> None:
+        """Show what an agent without a configuration does not act on; no longer, once it has one."""
+        settings = self._settings
+        found: dict[Path, str | None] = {settings.state_dir: None, settings.record_file: None}
+        if waits:
+            found[settings.state_dir] = unconfigured.latched(settings.state_dir)
+            try:
+                found[settings.record_file] = unconfigured.running(settings, boot_id=self._boot_id, nonce=self.nonce)
+            except OSError as error:
+                found[settings.record_file] = f"cannot look for what an earlier agent left: {kernel.explain(error)}"
+        for path, sentence in found.items():
+            if sentence is None:
+                self.troubles.pop(path, None)
+            elif self.troubles.get(path) != sentence:
+                self.troubles[path] = sentence
+                log.warning("agent.warning", detail=sentence)
 
     def close(self) -> None:
         """Write what waits, within a bound, and give the directories up."""

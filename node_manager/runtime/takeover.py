@@ -43,9 +43,12 @@ class Takeover:
         self.ambiguous: set[str] = set()
         """Components that several processes claimed to be."""
 
-    def boot(self, spec: NodeSpec, command_id: int | None, warning: str | None) -> None:
-        """Take charge under the first configuration. Raises OSError when it cannot look for what runs."""
-        stored = self._store.load(spec.host.instance_id or machine_id() or spec.host.name)
+    def boot(self, spec: NodeSpec, command_id: int | None, warning: str | None, *, identity: str | None = None) -> None:
+        """Take charge under the first configuration; `identity`: in place of the one that it gives this host.
+
+        Raises OSError when it cannot look for what runs.
+        """
+        stored = self._store.load(identity or spec.host.instance_id or machine_id() or spec.host.name)
         kept, note = record.read(self._settings.record_file, boot_id=self._boot_id, nonce=self._nonce)
         findings = self._search(kept, spec)
         self.ambiguous = inheritance.unclear(findings)
