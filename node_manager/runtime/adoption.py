@@ -24,7 +24,7 @@ from node_manager.runtime.record import Kept, RuntimeRecord
 
 _MAX_GENERATION_DIGITS = 9
 """A restart a second for thirty years."""
-_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +211,6 @@ def _from_marks(component: str, marks: dict[str, str], stat: Stat) -> Found:
         component=component,
         pid=stat.pid,
         generation=_generation(marks),
-        started_ns=stat.start_ticks * _NS_PER_TICK,
+        started_ns=stat.start_ticks * NS_PER_TICK,
         lease_until_ns=int(lease) if lease.isdecimal() else None,
     )

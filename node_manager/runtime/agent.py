@@ -52,6 +52,7 @@ from node_manager.core.events import (
 from node_manager.core.intent import Rule
 from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import NodeSpec
+from node_manager.runtime import cgroup
 from node_manager.runtime.adoption import Proven
 from node_manager.runtime.books import Books
 from node_manager.runtime.clock import boot_id, boottime_ns
@@ -124,6 +125,8 @@ class Agent:
         self._books = Books(loop, settings, boot_id=self.boot_id, post=self.post, locks=locks)
         self.troubles = self._books.troubles
         self._time = Timekeeper(loop, tick=self._tick, pulse=self._pulse)
+        groups, self.unfenced = cgroup.claim(lambda text: log.warning("agent.warning", detail=text))
+        """Why components have no cgroups; empty: they have."""
         self.processes = Processes(
             loop,
             post=self._post_of_process,
@@ -133,6 +136,8 @@ class Agent:
             nonce=self._books.nonce,
             warn=lambda text: log.warning("agent.warning", detail=text),
             ending=self._last_words,
+            groups=groups,
+            fuse_dir=settings.runtime_dir / "fuse",
         )
         self._voices = Voices(
             loop,
@@ -373,6 +378,7 @@ class Agent:
             return
         self._time.arm(core.next_wake_ns(self.state))
         self._keep_record()
+        self.processes.keep(self.state)
         self._turned()
 
     def _keep_record(self) -> None:

@@ -67,6 +67,19 @@ class Group:
     """What the kernel had counted when this generation was begun."""
 
 
+def claim(warn: Callable[[str], None]) -> tuple["Groups | None", str]:
+    """The groups of an agent that was given a part of the tree, with itself moved aside; else None, and why."""
+    place = cgroupfs.find()
+    if place.path is None:
+        return None, place.reason
+    groups = Groups(place.path, warn=warn)
+    try:
+        groups.enter()
+    except OSError as error:
+        return None, f"cannot make {place.path / AGENT} the agent's own group: {kernel.explain(error)}"
+    return groups, ""
+
+
 class Groups:
     """The groups of one agent, below `root`. `warn` gets sentences about limits that are not enforced."""
 
@@ -178,6 +191,16 @@ class Groups:
         with suppress(OSError):  # then there is the runtime record
             os.setxattr(group.inner, _BIRTH, " ".join(map(str, words)).encode())
 
+    def left(self, components: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """Of which of these something lives in a group, and the newest generation that was started there."""
+        births = {birth.component: birth.generation for birth in self.births()}
+        for component in components:
+            name = _name(component)
+            with suppress(OSError):
+                groups = [path for path in self.root.iterdir() if path.name.partition(".")[0] == name and path.is_dir()]
+                if any(cgroupfs.populated(path) for path in groups):
+                    yield component, births.get(component, 0)
+
     def births(self) -> Iterator[Birth]:
         """What is written on the groups: which processes were started in them, alive or not."""
         with suppress(FileNotFoundError):
@@ -249,6 +272,11 @@ class Groups:
     def of(self, component: str, newest: int) -> list[Group]:
         """The groups of a component in which nothing newer was started."""
         return [group for group in self._groups.get(component, ()) if group.generation <= newest]
+
+    def path_of(self, component: str, generation: int) -> str:
+        """Where the main process of a generation is; "": in no group."""
+        groups = (group for group in self._groups.get(component, ()) if group.generation == generation)
+        return next((str(group.inner) for group in groups), "")
 
     def kill(self, component: str, newest: int) -> None:
         """SIGKILL everything in them at once, with what it is just making. Raises OSError where that cannot be.

@@ -80,12 +80,15 @@ class Fuses:
         self.program = program or default_program()
         self._lost = lost
         self._fuses: dict[str, Fuse] = {}
+        self._unproven: set[str] = set()
+        """Components that run, perhaps under a lease, and of whose fuse nothing is known yet."""
         self.launches: dict[int, Launch] = {}
         """By pid: children of ours that are fuses, or are about to be; not to be reaped by others before."""
 
     def configure(self, spec: NodeSpec) -> None:
         """Have a fuse ready for each component that depends on a lease, so that a start need not wait for one."""
         leased = {component.name for component in spec.components if depends_on_lease(component)}
+        self._unproven |= leased
         for name in leased - self._fuses.keys():
             with suppress(OSError, LaunchError):  # a start says what is wrong
                 self._fuse(name)
@@ -105,19 +108,34 @@ class Fuses:
         except LaunchError as error:
             self.loop.call_soon(done, str(error), -1)
 
+    def adopted(self, component: str) -> None:
+        """Look for the fuse that an earlier agent gave a process, once it is known to run under a lease."""
+        self._unproven.add(component)
+
     def attach(self, component: str, generation: int) -> None:
-        """Find the fuse that an earlier agent gave an adopted generation; `lost` is told where there is none."""
-        fuse = Fuse(self, component)
-        try:
-            fuse.connect()
-        except OSError:
-            self.loop.call_soon(self._lost, component, generation, "it is gone")
-            return
-        self._fuses[component] = fuse
-        fuse.attach(generation)
+        """Find the fuse that guards a running generation; `lost` is told where there is none."""
+        fuse = self._fuses.get(component)
+        if fuse is None:
+            fuse = Fuse(self, component)
+            try:
+                fuse.connect()
+            except OSError:
+                self.loop.call_soon(self._lost, component, generation, "it is gone")
+                return
+            self._fuses[component] = fuse
+        if fuse.generation != generation:
+            fuse.attach(generation)
 
     def keep(self, members: Mapping[str, Member]) -> None:
         """Renew where a lease was; release where a component does not depend on one any more."""
+        for name in tuple(self._unproven):
+            member = members.get(name)
+            run = None if member is None else member.state.run
+            if member is None or run is None or run.phase is not Phase.LIVE:
+                self._unproven.discard(name)  # its next start has a fuse
+            elif run.lease_until_ns is not None:
+                self._unproven.discard(name)
+                self.attach(name, member.state.generation)
         for name, fuse in self._fuses.items():
             member = members.get(name)
             run = None if member is None else member.state.run

@@ -1,13 +1,15 @@
 """What an agent takes over from an earlier one of this boot, as the core wants to hear it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from node_manager.core.events import KeptHold, Past
+from node_manager.core.events import Found, KeptHold, Past
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime.accounts import Accounts
-from node_manager.runtime.adoption import Ambiguous, Findings
-from node_manager.runtime.record import RuntimeRecord
+from node_manager.runtime.adoption import NS_PER_TICK, Ambiguous, Findings
+from node_manager.runtime.cgroup import Birth
+from node_manager.runtime.procfs import ProcFs
+from node_manager.runtime.record import Kept, RuntimeRecord
 
 
 def past(kept: RuntimeRecord, findings: Findings) -> tuple[Past, ...]:
@@ -19,6 +21,38 @@ def past(kept: RuntimeRecord, findings: Findings) -> tuple[Past, ...]:
         item = known.get(name, Past(component=name, generation=0))
         known[name] = replace(item, generation=max(item.generation, generation), left=True)
     return tuple(known.values())
+
+
+def completed(kept: RuntimeRecord, births: Iterable[Birth], procfs: ProcFs) -> RuntimeRecord:
+    """Return the record with the processes that live in a component's group and that it does not know.
+
+    What stands on a group was written by an agent at the start: it is a second record, where the first one was lost.
+    """
+    known = {one.found.component: one for one in kept.processes}
+    for birth in births:
+        recorded = known.get(birth.component)
+        stat = procfs.stat(birth.pid)
+        lives = stat is not None and stat.living and stat.start_ticks == birth.start_ticks
+        if lives and (recorded is None or recorded.found.generation < birth.generation):
+            found = Found(
+                component=birth.component,
+                pid=birth.pid,
+                generation=birth.generation,
+                started_ns=birth.start_ticks * NS_PER_TICK,
+                lease_until_ns=birth.lease_until_ns,
+            )
+            known[birth.component] = Kept(found=found, start_ticks=birth.start_ticks)
+    return replace(kept, processes=tuple(known.values()))
+
+
+def with_left(findings: Findings, left: Iterable[tuple[str, int]]) -> Findings:
+    """Return the findings with what lives in a component's group without a main process, markers or not."""
+    proven = {item.component for item in findings.found}
+    leftovers = dict(findings.leftovers)
+    for name, generation in left:
+        if name not in proven:
+            leftovers[name] = max(generation, leftovers.get(name, 0))
+    return replace(findings, leftovers=tuple(sorted(leftovers.items())))
 
 
 def holds(findings: Findings, now: int) -> tuple[KeptHold, ...]:

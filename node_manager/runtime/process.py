@@ -10,14 +10,14 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from node_manager.core import actions, events
 from node_manager.core.events import Event, ExitStatus, Found
-from node_manager.core.nodestate import Member
+from node_manager.core.nodestate import NodeState
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime import exits, kernel
 from node_manager.runtime.adoption import Proven
@@ -53,6 +53,8 @@ class ProcessRecord:
     pid: int
     start_ticks: int
     started_ns: int
+    cgroup: str = ""
+    """Its group, where components have groups."""
 
 
 class Processes:
@@ -94,6 +96,7 @@ class Processes:
         self._subreaper = subreaper
         self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir, sockets=sockets))
         self.groups = groups
+        self._configured: NodeSpec | None = None
         self._fuses = None
         if fuse_dir is not None:
             self._fuses = Fuses(loop, fuse_dir, nonce=nonce, groups=groups, lost=self._fuse_lost)
@@ -152,17 +155,16 @@ class Processes:
 
     # --- actions ------------------------------------------------------------------------------------------------
 
-    def configure(self, spec: NodeSpec) -> None:
-        """Set the limits of this configuration on what runs, and have fuses ready for what will."""
-        if self.groups is not None:
-            self.groups.configure(spec)
+    def keep(self, state: NodeState) -> None:
+        """Set the limits of a new configuration on what runs, and tell the fuses how long the leases hold now."""
+        if state.spec is not None and state.spec is not self._configured:
+            self._configured = state.spec
+            if self.groups is not None:
+                self.groups.configure(state.spec)
+            if self._fuses is not None:
+                self._fuses.configure(state.spec)
         if self._fuses is not None:
-            self._fuses.configure(spec)
-
-    def keep_fuses(self, members: Mapping[str, Member]) -> None:
-        """Tell the fuses how long the leases hold now."""
-        if self._fuses is not None:
-            self._fuses.keep(members)
+            self._fuses.keep(state.members)
 
     def spawn(self, action: actions.Spawn) -> None:
         """Start a main process. Posts Spawned or SpawnFailed exactly once; never raises."""
@@ -240,8 +242,8 @@ class Processes:
         self._trees.plant(Root(main.owner, main.generation, main.pid, main.start_ticks))
         if self.groups is None or not self.groups.adopt(main.component, main.generation, main.pid):
             self._trees.look_everywhere(main.component)
-        if self._fuses is not None and found.lease_until_ns is not None:
-            self._fuses.attach(main.component, main.generation)
+        if self._fuses is not None:
+            self._fuses.adopted(main.component)
         self._loop.add_reader(main.pidfd, self._ended, main)
         return True
 
@@ -286,6 +288,7 @@ class Processes:
                 pid=main.pid,
                 start_ticks=main.start_ticks,
                 started_ns=main.started_ns,
+                cgroup="" if self.groups is None else self.groups.path_of(*main.run),
             )
             for main in self._mains.values()
         )

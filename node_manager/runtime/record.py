@@ -32,6 +32,7 @@ class Kept:
 
     found: Found
     start_ticks: int
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +133,13 @@ def _flat(value: Any) -> dict[str, Any]:
 
 
 def _encode_process(kept: Kept) -> str:
-    return json.dumps(_flat(kept.found) | {"start_ticks": kept.start_ticks})
+    return json.dumps(_flat(kept.found) | {"start_ticks": kept.start_ticks, "cgroup": kept.cgroup})
 
 
 def _kept(entry: dict[str, Any]) -> Kept:
     start_ticks = _checked(int, entry.get("start_ticks"), "processes.start_ticks")
-    return Kept(found=_object(Found, entry, "processes"), start_ticks=start_ticks)
+    cgroup = _checked(str, entry.get("cgroup", ""), "processes.cgroup")
+    return Kept(found=_object(Found, entry, "processes"), start_ticks=start_ticks, cgroup=cgroup)
 
 
 def _list(body: dict[str, Any], key: str) -> list[Any]:

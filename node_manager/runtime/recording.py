@@ -47,7 +47,11 @@ class Recorder:
             nonce=self._nonce,
             agent_pid=self._agent_pid,
             processes=tuple(
-                Kept(found=self._found(node.members[process.component], process), start_ticks=process.start_ticks)
+                Kept(
+                    found=self._found(node.members[process.component], process),
+                    start_ticks=process.start_ticks,
+                    cgroup=process.cgroup,
+                )
                 for process in running
                 if process.component in node.members
             ),

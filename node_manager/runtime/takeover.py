@@ -10,6 +10,7 @@ from node_manager.runtime import adoption, inheritance, record
 from node_manager.runtime.clock import boottime_ns, machine_id
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.process import Processes
+from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.recording import Recorder
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import Store
@@ -98,6 +99,12 @@ class Takeover:
         return None
 
     def _search(self, kept: record.RuntimeRecord, spec: NodeSpec) -> adoption.Findings:
-        """Look for processes of an earlier agent, by the record and by their markers."""
+        """Look for processes of an earlier agent, by the record, by their groups and by their markers."""
         markers = Markers(nonce=self._nonce, runtime_dir=self._settings.runtime_dir)
-        return adoption.find(kept, markers, inheritance.expected_uid(spec))
+        groups = self._processes.groups
+        if groups is not None:
+            kept = inheritance.completed(kept, groups.births(), ProcFs())
+        findings = adoption.find(kept, markers, inheritance.expected_uid(spec))
+        if groups is None:
+            return findings
+        return inheritance.with_left(findings, groups.left(component.name for component in spec.components))
