@@ -49,7 +49,7 @@ class Replay:
                 if is_header(line):
                     self.lives, self._state, self._step = self.lives + 1, NodeState(), 0
                 elif not self.lives:
-                    raise ReplayError(f"cannot replay {where}: it does not begin like an event journal")
+                    break
                 elif "end" in line:
                     self.ends.append(str(line["end"]))
                 else:
@@ -57,7 +57,7 @@ class Replay:
             except (ValueError, KeyError, TypeError) as error:
                 raise ReplayError(f"cannot replay {where}: {error!r}") from error
         if not self.lives:
-            raise ReplayError(f"cannot replay {self._name}: it is empty")
+            raise ReplayError(f"cannot replay {self._name}: it does not begin like an event journal")
 
     def _replay(self, where: str, line: dict[str, Any]) -> None:
         self._step += 1
