@@ -9,7 +9,7 @@ from node_manager.cli.daemon import main
 
 HEADER = {"xce_event_journal": 1, "agent_version": "0", "pid": 1}
 TICK = {"step": 1, "now_ns": 5, "event": {"kind": "Tick"}, "actions": []}
-CASES = {
+CASES: dict[str, tuple[list[object], str]] = {
     "another file": (["version: 1"], "cannot replay FILE: it does not begin like an event journal"),
     "an empty file": ([], "cannot replay FILE: it does not begin like an event journal"),
     "no header": ([TICK], "cannot replay FILE: it does not begin like an event journal"),
