@@ -20,11 +20,12 @@ from node_manager.runtime.agent import Agent
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.handover import Replaced
 from node_manager.runtime.output import log_file
+from node_manager.runtime.spawn import NATIVE
 
 ADMIN_GROUP = "xce-admin"
 """Members may change the node, beside root."""
-CGROUP_MODE = "session"
-"""Components are fenced by session, subreaper and marker: no fence for descendants that hide (DESIGN 10)."""
+FENCED = "each component has a cgroup of its own; only what root itself moves elsewhere is not fenced"
+UNFENCED = "components are held by session, descent and markers: a process that hides from all three is not fenced"
 HISTORY_IN_WHY = 100
 """Events that `why` brings along."""
 
@@ -52,10 +53,12 @@ class AgentBackend:
     def status(self) -> dict[str, Any]:
         """Return the body of `/v1/status`."""
         body: dict[str, Any] = dict(self._status())
-        replaced = self._replacing.replaced
+        agent, replaced = self._agent, self._replacing.replaced
         body["node"] = body["node"] | {
             "agent_pid": os.getpid(),
             "agent_version": __version__,
+            "cgroup_detail": f"{agent.unfenced}; {UNFENCED}" if agent.unfenced else FENCED,
+            "spawner": "native" if NATIVE else "fork",
             "reexec": None if replaced is None else asdict(replaced),
         }
         return body
@@ -126,13 +129,18 @@ class AgentBackend:
 
     def _status(self) -> NodeStatus:
         agent = self._agent
-        found = status.node_status(agent.state, boottime_ns(), name=self._host_name, cgroup_mode=CGROUP_MODE)
+        mode = "session" if agent.unfenced else "delegated"
+        found = status.node_status(agent.state, boottime_ns(), name=self._host_name, cgroup_mode=mode)
         found["warnings"].extend(agent.troubles.values())
         lost = self._log_lines_lost()
         if lost:
             found["warnings"].append(f"{lost} lines of the agent's own log could not be written; events have them all")
         found["warnings"].extend(self._refused_peers())
-        found["warnings"].extend(_unenforced(agent.state.spec))
+        if agent.processes.groups is None:
+            found["warnings"].extend(_unenforced(agent.state.spec))
+        else:
+            unenforced = agent.processes.groups.unenforced
+            found["warnings"].extend(f"{name}: its limits are not enforced: {why}" for name, why in unenforced.items())
         return found
 
     def _refused_peers(self) -> list[str]:

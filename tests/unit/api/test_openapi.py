@@ -34,6 +34,8 @@ STATUS = status_body(
         "config_error": "wrong",
         "agent_pid": 7,
         "agent_version": "1",
+        "cgroup_detail": "fenced",
+        "spawner": "fork",
         "maintenance": "x: y",
     },
     host={"state": "draining", "epoch": 7, "reason": "kernel", "by": "x", "deadline_ns": NOW_NS, "jobs_left": 2},
