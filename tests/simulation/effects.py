@@ -311,6 +311,8 @@ class Effects:
             run = member.state.run
             if run is None or run.lease_until_ns is None or run.phase is Phase.TREE:
                 continue
+            # The first deadline of a generation is acknowledged before its spawn, by whoever spawns it.
             at_ns = run.lease_until_ns - LEASE_MARGIN_NS
-            if self.host.fuses.get(name) != (member.state.generation, at_ns):
+            generation, known_ns = self.host.fuses.get(name, (0, 0))
+            if generation == member.state.generation and at_ns != known_ns:
                 self.host.arm_fuse(name, member.state.generation, at_ns)

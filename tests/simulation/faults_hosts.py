@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from node_manager.core.events import Verb
 from node_manager.core.spec import LEASE_MARGIN_NS
 from tests.simulation.effects import CHILD_POINTS, POINTS
-from tests.simulation.host import How, Trap
+from tests.simulation.host import Host, How, Trap
 from tests.simulation.world import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
-    from tests.simulation.host import Host
     from tests.simulation.processes import Process
 
 AGENT_POINTS = tuple(point for point in POINTS if point not in CHILD_POINTS)
@@ -47,19 +46,32 @@ def _agent_stopped(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 
 
 def _stopped_to_the_end(cluster: Cluster, host: Host, lasts_ns: int) -> None:
-    """The leader's controller dies for a while; its agent stands still until shortly before the lease is over."""
+    """The leader's controller dies for a while, and its agent is not there until shortly before the lease is over."""
+    rng = cluster.world.rng("points")
     host = leader(cluster, host)
     fuse = host.fuses.get(LEASED)
     if fuse is None:
         return
     host.crash_loop = True
-    host.world.later(lasts_ns, lambda: setattr(host, "crash_loop", False))
+    host.world.later(45 * NS_PER_S + lasts_ns, partial(setattr, host, "crash_loop", False))
     for process in host.mains("controller"):
         process.signal(9)
-    early_ns = cluster.world.rng("points").randrange(8 * NS_PER_S)
-    at_ns = host.until(fuse[1] + LEASE_MARGIN_NS - early_ns)
+    for process in host.mains(LEASED):
+        if process.program is not None and rng.random() < 0.5:
+            process.run(process.program.hang)
+    at_ns = host.until(fuse[1] + LEASE_MARGIN_NS - rng.randrange(8 * NS_PER_S))
     if at_ns > NS_PER_MS:
-        stop_agent(host, at_ns)
+        rng.choice((stop_agent, Host.kill_agent, Host.reexec_agent))(host, at_ns)
+
+
+def _late_start(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """The leader's scheduler is started by a child that stands still beyond the lease, and so does its agent."""
+    host = leader(cluster, host)
+    pause_ns = 31 * NS_PER_S + lasts_ns // 3
+    host.traps[CHILD_POINTS[1]] = Trap(How.STOP, pause_ns)
+    host.traps["forked"] = Trap(How.STOP, pause_ns + NS_PER_S)
+    for process in host.mains(LEASED):
+        process.signal(9)
 
 
 def _replaced(cluster: Cluster, host: Host, lasts_ns: int) -> None:
@@ -198,6 +210,15 @@ def _hangs(cluster: Cluster, host: Host, lasts_ns: int) -> None:
             process.run(process.program.hang)
 
 
+def _finishes(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """A worker ends for good; an operator stops it all the same, and starts it later."""
+    for process in host.mains("worker"):
+        if process.program is not None:
+            process.run(process.program.finish)
+    for delay_ns, verb in ((NS_PER_S, Verb.STOP), (5 * NS_PER_S + lasts_ns, Verb.START)):
+        cluster.world.later(delay_ns, partial(cluster.operator, host, verb, "worker"))
+
+
 def _grandchild(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     """A component forks something that stays."""
     for component in ("controller", "scheduler"):
@@ -257,6 +278,7 @@ def _denied(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "agent killed": _agent_killed,
     "agent stopped": _agent_stopped,
+    "late start": _late_start,
     "agent stopped to the lease's end": _stopped_to_the_end,
     "agent replaced": _replaced,
     "agent not replaced": _not_replaced,
@@ -278,6 +300,7 @@ KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "scheduler stopped": _stopped("scheduler"),
     "worker stopped": _stopped("worker"),
     "component hangs": _hangs,
+    "worker ends for good": _finishes,
     "grandchild": _grandchild,
     "crash loop": _crash_loop,
     "uninterruptible": _uninterruptible,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from node_manager.core.events import Verb
+from tests.simulation.host import How, Trap
 from tests.simulation.world import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -84,6 +85,15 @@ def _decommission_and_cut(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     cluster.world.later(lasts_ns + 120 * NS_PER_S, lambda: cluster.operator(host, Verb.RECOMMISSION, None))
 
 
+def _decommission_again(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """The agent dies in the write of a decommission; it is said again to the next one, and then the power fails."""
+    host.traps["before the disk has it"] = Trap(How.KILL, 100 * NS_PER_MS)
+    for delay_ns in (1, 500 * NS_PER_MS):
+        cluster.world.later(delay_ns, lambda: cluster.operator(host, Verb.DECOMMISSION, None))
+    cluster.world.later(900 * NS_PER_MS, lambda: host.reboot(power_cut=True))
+    cluster.world.later(lasts_ns + 120 * NS_PER_S, lambda: cluster.operator(host, Verb.RECOMMISSION, None))
+
+
 def _controller_decommissions(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     """At the controller; an operator on the host takes it back, with or without the controller's agreement."""
     cluster.decide(host, "decommissioned")
@@ -112,6 +122,7 @@ KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "maintenance": _maintained,
     "decommission": _decommission,
     "decommission and power cut": _decommission_and_cut,
+    "decommission said again": _decommission_again,
     "controller decommissions": _controller_decommissions,
     "controller drains": _controller_drains,
     "operator and controller drain": _both_drain,

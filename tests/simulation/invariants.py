@@ -15,7 +15,7 @@ from node_manager.core.actions import Action, KillTree, Reply, Signal
 from node_manager.core.events import Event, HostState, Verb
 from node_manager.core.nodestate import NodeState
 from node_manager.core.run import Phase
-from node_manager.core.spec import NS_PER_MS, NS_PER_S, KillScope, stop_budget_ns
+from node_manager.core.spec import NS_PER_MS, NS_PER_S, ComponentSpec, KillScope, stop_budget_ns
 from node_manager.core.states import Aim
 from tests.simulation import settled, steps
 from tests.simulation.reasons import REASONS, Violation
@@ -51,8 +51,10 @@ class Invariants:
         self.words = Words()
         self.released: dict[str, int] = {}
         """Identity -> the epoch up to which an operator released it."""
-        self.handed_over: dict[str, dict[str, int]] = {}
-        """Host -> component -> generation, of what was to go on when the agent replaced its program."""
+        self.handed_over: dict[str, dict[str, tuple[int, ComponentSpec]]] = {}
+        """Host -> component -> generation and spec, of what was to go on when the agent replaced its program."""
+        self.failed: dict[tuple[str, str], int] = {}
+        """Host and component -> runs that failed since the last one that went well, or more."""
         self._starts: dict[tuple[str, str], list[int]] = {}
 
     # --- after every event of the world -----------------------------------------------------------------------
@@ -165,14 +167,12 @@ class Invariants:
     def replaced(self, host: Host, agent: Agent) -> None:
         """The agent replaces its program: what runs, and is to go on, will be found going on."""
         self.handed_over[host.name] = {
-            name: member.state.generation
+            name: (member.state.generation, member.spec)
             for name, member in agent.state.members.items()
             if member.state.run is not None
             and member.state.run.phase is Phase.LIVE
             and member.state.aim is Aim.NONE
             and member.state.want.up
-            and host.wanted_spec is host.spec
-            and not host.config_broken
         }
 
     # --- steps ------------------------------------------------------------------------------------------------

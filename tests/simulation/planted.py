@@ -62,6 +62,12 @@ MUTATIONS = (
         "if said.term < 0:",
     ),
     Mutation(
+        "a renewal under the same term is refused",
+        CORE + "facts.py",
+        "    if said.term < table.highest.get(said.fact, 0):",
+        "    if said.term <= table.highest.get(said.fact, 0):",
+    ),
+    Mutation(
         "a new term does not restart",
         CORE + "component.py",
         "            elif self.state.aim is Aim.NONE:\n                # The stop stays",
@@ -153,6 +159,12 @@ MUTATIONS = (
         "retry_at_ns=None)",
     ),
     Mutation(
+        "a retry of a write does not clear its time",
+        CORE + "node.py",
+        "replace(writeback, retry_at_ns=None)",
+        "writeback",
+    ),
+    Mutation(
         "a command is answered before the write",
         CORE + "turn.py",
         "        self.actions.append(WriteFacts(seq=seq,",
@@ -226,6 +238,18 @@ MUTATIONS = (
         CORE + "component.py",
         "if self.state.run is not None and event.generation == self.state.generation:",
         "if self.state.run is not None:",
+    ),
+    Mutation(
+        "an exit before the start was reported is ignored",
+        CORE + "component.py",
+        "case Gone() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:",
+        "case Gone() if run.phase is Phase.LIVE:",
+    ),
+    Mutation(
+        "the core draws its own jitter",
+        CORE + "backoff.py",
+        "    return full - full * jitter //",
+        '    jitter = __import__("os").getrandom(1)[0] * 4\n    return full - full * jitter //',
     ),
     Mutation(
         "backoff has no delay",

@@ -40,6 +40,10 @@ class Program(Protocol):
         """Do nothing any more, and say nothing."""
         ...
 
+    def finish(self) -> None:
+        """End with a status that the role file calls final, where there is one."""
+        ...
+
     def step_down(self) -> None:
         """Give up leadership, where there is any."""
         ...

@@ -89,12 +89,17 @@ class Component:
         """Do nothing any more, and say nothing."""
         self.process.hangs, self.ready = True, False
 
+    def finish(self) -> None:
+        """End with a status that the role file calls final, where there is one."""
+        if self.ends_for_good:
+            self.end(78)
+
     def step_down(self) -> None:
         """Only a controller leads."""
 
     def terminate(self) -> None:
         fate = self.rng.random()
-        if fate < self.cluster.faults.ignore_term:
+        if self.process.hangs or fate < self.cluster.faults.ignore_term:
             return
         slow = fate < self.cluster.faults.ignore_term + self.cluster.faults.slow_term
         bound_ns = 12 * NS_PER_S if slow else 300 * NS_PER_MS

@@ -10,12 +10,24 @@ from node_manager.core import node as core
 from node_manager.core import writeback as wb
 from node_manager.core.actions import Action, Log, WriteFacts
 from node_manager.core.durable import DurableFacts, Latch
-from node_manager.core.events import Beat, Booted, Command, ConfigLoaded, Event, Exited, FactsWritten, HostState, Tick
+from node_manager.core.events import (
+    Beat,
+    Booted,
+    Command,
+    ConfigLoaded,
+    Event,
+    Exited,
+    FactsWritten,
+    HostState,
+    PreStartDone,
+    SpawnFailed,
+    Tick,
+)
 from node_manager.core.intent import Rule
 from node_manager.core.invariants import check_invariants
 from node_manager.core.latches import Recommissioned, Undrained
 from node_manager.core.nodestate import Member, NodePhase, NodeState, drain_of
-from node_manager.core.spec import NS_PER_S, stop_budget_ns
+from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, stop_budget_ns
 from node_manager.core.states import Aim, State, rule_of
 from tests.simulation.reasons import Violation
 
@@ -33,6 +45,8 @@ STOP_SLACK_NS = 1_200_000_000
 """What a stop may take beyond its time-out: what the agent grants after a stall, and a turn."""
 SILENT_NS = 15 * NS_PER_S
 """Three of the intervals that the modelled programs promise."""
+LATE_KILL_NS = 1_100_000_000
+"""Beyond this an agent has noticed that it stood still, and gives a stop under way some time after it."""
 PROMPT_NS = NS_PER_S // 10
 """How long an agent that runs may take to act."""
 REFUSED = 79
@@ -88,7 +102,8 @@ def check(observer: Invariants, step: Step) -> None:
     member = None if name is None else step.before.members.get(name)
     kind = type(event).__name__
     observer.state_events[(member.state.state.value if member is not None else step.before.phase.value, kind)] += 1
-    if observer.steps % REPLAYED_STEPS == 0 and core.step(step.before, event, now) != (after, step.actions):
+    replayed = observer.steps % REPLAYED_STEPS == 0 or isinstance(event, Exited)
+    if replayed and core.step(step.before, event, now) != (after, step.actions):
         raise Violation("identical", f"{step.where}: {kind}")
     for action in step.actions:
         if isinstance(action, Log) and action.event == "component.probe_failed":
@@ -105,7 +120,10 @@ def check(observer: Invariants, step: Step) -> None:
         case Tick():
             _check_time(step)
         case Exited():
+            _check_delay(observer, step, event)
             _check_exit(observer, step, event)
+        case SpawnFailed() | PreStartDone():
+            _check_delay(observer, step, event)
         case ConfigLoaded() if step.before.spec is None:
             _check_takeover(observer, step)
         case _:
@@ -223,6 +241,11 @@ def _check_time(step: Step) -> None:
     wake_ns = core.next_wake_ns(after)
     if wake_ns is not None and wake_ns <= now:
         raise Violation("timer", f"{step.where}: wakes {now - wake_ns} ns ago")
+    for name, old in step.before.members.items():
+        deadline_ns = old.state.deadline_ns
+        if old.state.state is State.STOPPING and deadline_ns is not None and now - deadline_ns > LATE_KILL_NS:
+            late_s = (now - deadline_ns) / NS_PER_S
+            raise Violation("patience", f"{name} on {step.where}: killed {late_s} s late, with no time after a stall")
     for name, (since_ns, stood_still_ns) in agent.seen.stops.items():
         member = after.members[name]
         bound_ns = member.spec.stop.timeout_ns + agent.stood_still_ns - stood_still_ns + STOP_SLACK_NS
@@ -230,15 +253,24 @@ def _check_time(step: Step) -> None:
             raise Violation("stops end", f"{name} on {step.where}: SIGTERM was {(now - since_ns) / NS_PER_S} s ago")
 
 
+def _check_delay(observer: Invariants, step: Step, event: Exited | SpawnFailed | PreStartDone) -> None:
+    """See that the delay has not grown by more than the failures since the last run that went well."""
+    old, new = step.before.members.get(event.component), step.after.members.get(event.component)
+    run = None if old is None else old.state.run
+    if old is None or new is None or run is None or old.state.generation != event.generation:
+        return
+    restart, key = old.spec.restart, (step.where, event.component)
+    ran_well = step.now - run.started_ns >= restart.reset_after_ns
+    failed = observer.failed[key] = 1 if ran_well else observer.failed.get(key, 0) + 1
+    delay_ns = restart.initial_ns * restart.factor ** min(failed - 1, 20)
+    if new.state.state is State.BACKOFF and (new.state.deadline_ns or 0) > max(run.started_ns + delay_ns, step.now):
+        raise Violation("backoff forgets", f"{event.component} on {step.where} waits for {failed} failures too long")
+
+
 def _check_exit(observer: Invariants, step: Step, event: Exited) -> None:
     old = step.before.members.get(event.component)
     if old is None or old.state.run is None or old.state.generation != event.generation:
         return
-    new = step.after.members.get(event.component)
-    process = step.agent.effects.handles.get((event.component, event.generation))
-    ran_well = process is not None and step.now - process.started_ns >= old.spec.restart.reset_after_ns + NS_PER_S
-    if ran_well and new is not None and new.state.state is State.BACKOFF:
-        raise Violation("backoff forgets", f"{event.component} on {step.where} had run well and waits")
     epoch = step.agent.seen.epochs.get((event.component, event.generation))
     if event.status.code != REFUSED or epoch is None or epoch <= observer.released.get(step.identity, -1):
         return
@@ -247,14 +279,17 @@ def _check_exit(observer: Invariants, step: Step, event: Exited) -> None:
 
 
 def _check_takeover(observer: Invariants, step: Step) -> None:
-    for name, generation in observer.handed_over.pop(step.where, {}).items():
+    for name, (generation, spec) in observer.handed_over.pop(step.where, {}).items():
+        wanted = next((one for one in step.agent.host.spec.components if one.name == name), None)
+        if wanted != spec:
+            continue  # it was configured otherwise in the meantime
         member = step.after.members.get(name)
         machine = None if member is None else member.state
-        lease_ns = None if machine is None or machine.run is None else machine.run.lease_until_ns
-        if member is not None and lease_ns is not None and lease_ns - stop_budget_ns(member.spec) <= step.now:
-            continue
-        if member is not None and member.spec.run_while and not _met(step, member):
-            continue  # the lease ended while the program was replaced
+        if member is not None and member.spec.run_while:
+            # The fuse knows when the lease ends, whatever the agent was told of it.
+            _, fuse_ns = step.agent.host.fuses.get(name, (0, 0))
+            if fuse_ns + LEASE_MARGIN_NS - stop_budget_ns(member.spec) <= step.now:
+                continue
         if machine is None or machine.run is None or machine.generation != generation or machine.aim is not Aim.NONE:
             raise Violation("takes over quietly", f"{name} on {step.where}, generation {generation}")
 
