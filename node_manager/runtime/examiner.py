@@ -1,20 +1,18 @@
 """Carries out the core's looks at late components, and the taking of evidence, in threads beside the loop.
 
-Reading /proc or a full disk can hang for as long as the process or the disk does. A few threads of each kind are made
-when there is something to look at and end when there is nothing more; what hangs keeps its thread, and never more
-than those. Whoever asked waits with a bound of its own, so an answer may come late, or never.
+Reading /proc, or writing to a disk, can hang for as long as the process or the disk does. The core waits with a bound
+of its own, so an answer may come late, or never.
 """
 
 import asyncio
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from node_manager.core.actions import LookAt, TakeEvidence
 from node_manager.core.events import Event, EvidenceTaken, Looked
 from node_manager.runtime import evidence, kernel
+from node_manager.runtime.crew import Crew
 from node_manager.runtime.output import log_file
 from node_manager.runtime.process import ProcessRecord
 from node_manager.runtime.samples import Looks
@@ -23,62 +21,6 @@ MAX_THREADS = 4
 """Of each kind: looks are short, and evidence that hangs must not keep others from being looked at."""
 MAX_WAITING = 1024
 """Bound on what waits for a thread: four times the components that a host may have."""
-
-Work = Callable[[], Event]
-
-
-class Crew:
-    """A few daemon threads that do what is given to them, in order, while there is something to do."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, post: Callable[[Event], None]) -> None:
-        self._loop = loop
-        self._name = name
-        self._post = post
-        self._lock = threading.Lock()
-        self._waiting: deque[Work] = deque()
-        self._threads = 0
-        self._closed = False
-
-    def do(self, work: Work) -> bool:
-        """Have `work` done and its event posted from the loop. False: too much waits already, or no thread can be."""
-        with self._lock:
-            if len(self._waiting) >= MAX_WAITING:
-                return False
-            self._waiting.append(work)
-            if self._threads >= MAX_THREADS:
-                return True
-            self._threads += 1
-        try:
-            # A daemon: what hangs must not keep the agent from ending.
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        except RuntimeError:  # no more threads on this host
-            with self._lock:
-                self._threads -= 1
-                if self._threads == 0 and work in self._waiting:
-                    self._waiting.remove(work)
-                    return False
-        return True
-
-    def close(self) -> None:
-        """Begin nothing more; nothing more is posted."""
-        with self._lock:
-            self._closed = True
-            self._waiting.clear()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._threads -= 1
-                    return
-                work = self._waiting.popleft()
-            event = work()
-            if self._closed:
-                return
-            try:
-                self._loop.call_soon_threadsafe(self._post, event)
-            except RuntimeError:
-                return  # the loop is closed
 
 
 class Examiner:
@@ -100,8 +42,8 @@ class Examiner:
         self._log_dir = log_dir
         self._root = root
         self._looks: Looks | None = None
-        self._looking = Crew(loop, "xce-look", post)
-        self._taking = Crew(loop, "xce-evidence", post)
+        self._looking = Crew(loop, "xce-look", size=MAX_THREADS, max_waiting=MAX_WAITING)
+        self._taking = Crew(loop, "xce-evidence", size=MAX_THREADS, max_waiting=MAX_WAITING)
 
     def carry_out(self, action: LookAt | TakeEvidence) -> None:
         """Look at the process, or write down what it does. The answer follows unless that hangs; never raises."""
@@ -126,7 +68,7 @@ class Examiner:
                 sample, trouble = None, f"cannot look at it: {kernel.explain(error)}"
             return Looked(component=action.component, generation=action.generation, sample=sample, trouble=trouble)
 
-        if not self._looking.do(work):
+        if not self._looking.do(work, self._post):
             self._post(
                 Looked(
                     component=action.component,
@@ -163,7 +105,7 @@ class Examiner:
             except OSError as error:
                 return answer(None, f"cannot write it: {kernel.explain(error)}")
 
-        if not self._taking.do(work):
+        if not self._taking.do(work, self._post):
             self._post(answer(None, "cannot write it: earlier evidence hangs"))
 
     def _find(self, component: str, generation: int) -> tuple[int, int] | None:

@@ -11,10 +11,17 @@ from node_manager.core.events import Outcome
 from node_manager.core.spec import HttpCheck, TcpCheck
 from node_manager.runtime import kernel
 from node_manager.runtime.resolver import Resolver, literal_addresses
+from node_manager.runtime.timekeeper import STALL_NS
 
 MAX_HEADER_BYTES = 16 * 1024
-"""Status line and headers of an answer; the body is not read."""
-_READ_BYTES = 16 * 1024
+"""All that comes before the status is known, `100 Continue` and the like included, and the headers with it."""
+MAX_BODY_BYTES = 64 * 1024
+BODY_S = 0.2
+"""What is read of a body, and for how long: a small one in full, so that the server does not see its answer cut off.
+The status stands by then, whatever the body does."""
+LATE_S = STALL_NS / 1_000_000_000
+"""A time-out that comes later than this after its time was kept up by the agent, which could not listen meanwhile."""
+_READ_BYTES = 4 * 1024
 _OK_FROM, _OK_BELOW = 200, 400
 """Statuses that count as healthy: those of the kubelet's httpGet."""
 _OUR_TROUBLE = {
@@ -48,6 +55,7 @@ class NetProbe:
         done: Done,
     ) -> None:
         self._loop = loop
+        self._resolver = resolver
         self._check = check
         self._done: Done | None = done
         self._timeout_s = timeout_s
@@ -55,9 +63,13 @@ class NetProbe:
         self._doing = f"the lookup of {check.host}"
         self._socket: socket.socket | None = None
         self._http: h11.Connection | None = None
+        self._received = 0
+        self._result: tuple[Outcome, str] | None = None
+        """Known from the status; the body is still being read."""
         self._to_send = b""
         self._retry: asyncio.TimerHandle | None = None
-        self._timer = loop.call_later(timeout_s, self._timed_out)
+        self._until_s = loop.time() + timeout_s
+        self._timer = loop.call_at(self._until_s, self._timed_out)
         addresses = literal_addresses(check.host)
         if isinstance(check, HttpCheck) and check.socket is not None:
             self._targets = [(socket.AF_UNIX, check.socket)]
@@ -71,6 +83,7 @@ class NetProbe:
         """End it; `done` is not called."""
         self._done = None
         self._timer.cancel()
+        self._resolver.forget(self._check.host, self._resolved)
         self._drop_socket()
 
     def _resolved(self, addresses: tuple[str, ...], trouble: str) -> None:
@@ -156,32 +169,52 @@ class NetProbe:
             self._loop.remove_writer(connection)
 
     def _readable(self, connection: socket.socket) -> None:
-        http = self._http
-        if http is None:
-            return
         try:
-            http.receive_data(connection.recv(_READ_BYTES))
-            event = http.next_event()
-            while isinstance(event, h11.InformationalResponse):
-                event = http.next_event()
+            data = connection.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
-            self._finish(Outcome.FAILED, f"{self._doing} failed: {kernel.explain(error)}")
+            self._end(Outcome.FAILED, f"{self._doing} failed: {kernel.explain(error)}")
             return
-        except h11.RemoteProtocolError as error:
-            self._finish(Outcome.FAILED, f"{self._doing} is not HTTP: {error}")
-            return
-        if isinstance(event, h11.Response):
-            healthy = _OK_FROM <= event.status_code < _OK_BELOW
-            self._finish(Outcome.OK if healthy else Outcome.FAILED, f"{self._doing} has status {event.status_code}")
-        elif event is not h11.NEED_DATA:
+        if not data and self._result is None:
             self._finish(Outcome.FAILED, f"{self._doing} did not come: the connection was closed")
+            return
+        self._received += len(data)
+        assert self._http is not None, "whoever reads has asked"
+        try:
+            self._take(self._http, data)
+        except h11.RemoteProtocolError as error:
+            self._end(Outcome.FAILED, f"{self._doing} is not HTTP: {error}")
+
+    def _take(self, http: h11.Connection, data: bytes) -> None:
+        """Look for the status, then for the end of the body. Raises RemoteProtocolError."""
+        http.receive_data(data)
+        event = http.next_event()
+        while isinstance(event, h11.InformationalResponse | h11.Response | h11.Data):
+            if isinstance(event, h11.Response):
+                self._status_known(event.status_code)
+            event = http.next_event()
+        enough = MAX_HEADER_BYTES if self._result is None else MAX_BODY_BYTES
+        if event is not h11.NEED_DATA or self._received > enough:
+            self._end(Outcome.FAILED, f"{self._doing} has no status within {MAX_HEADER_BYTES} bytes")
+
+    def _status_known(self, status: int) -> None:
+        healthy = _OK_FROM <= status < _OK_BELOW
+        self._result = (Outcome.OK if healthy else Outcome.FAILED, f"{self._doing} has status {status}")
+        self._timer.cancel()
+        self._timer = self._loop.call_at(min(self._until_s, self._loop.time() + BODY_S), self._timed_out)
 
     def _timed_out(self) -> None:
-        # A name that is not resolved in time is the resolver's fault, not the component's.
-        outcome = Outcome.FAILED if self._targets else Outcome.UNKNOWN
-        self._finish(outcome, f"{self._doing} did not come within {self._timeout_s:g} s")
+        detail = f"{self._doing} did not come within {self._timeout_s:g} s"
+        if self._loop.time() > self._until_s + LATE_S:
+            self._end(Outcome.UNKNOWN, f"{detail}, in which the agent itself stood still")
+        else:
+            # A name that is not resolved in time is the resolver's fault, not the component's.
+            self._end(Outcome.FAILED if self._targets else Outcome.UNKNOWN, detail)
+
+    def _end(self, outcome: Outcome, detail: str) -> None:
+        """Finish with what the status said where one came, and with this otherwise."""
+        self._finish(*(self._result or (outcome, detail)))
 
     def _finish(self, outcome: Outcome, detail: str) -> None:
         done = self._done

@@ -14,7 +14,7 @@ from node_manager.core.actions import RunProbe
 from node_manager.core.events import Event, Outcome, ProbeDone
 from node_manager.core.spec import ExecCheck, HttpCheck, ProbeKind, TcpCheck
 from node_manager.runtime.helpers import End, HelperPlan, HelperResult, HelperRun, Helpers
-from node_manager.runtime.netprobe import NetProbe
+from node_manager.runtime.netprobe import LATE_S, NetProbe
 from node_manager.runtime.resolver import Resolver
 
 MAX_EXEC_PROBES = 16
@@ -33,6 +33,8 @@ class _Flight:
     run: HelperRun | None = None
     patience: asyncio.TimerHandle | None = None
     """Set while an exec probe waits for its turn."""
+    until_s: float = 0.0
+    """When the time of an exec probe is over."""
 
 
 class Probers:
@@ -135,6 +137,7 @@ class Probers:
                 timeout_ns=action.check.timeout_ns,
                 answer_first=True,
             )
+            flight.until_s = self._loop.time() + action.check.timeout_ns / _NS_PER_S
             flight.run = self._helpers.run(
                 plan, partial(self._exec_done, flight), partial(self._exec_gone, key, flight)
             )
@@ -150,7 +153,8 @@ class Probers:
         action, flight.action = flight.action, None
         if action is None:
             return
-        if result.end in {End.NOT_STARTED, End.CANCELLED}:
+        late = self._loop.time() > flight.until_s + LATE_S  # the agent itself stood still, and the command perhaps too
+        if result.end in {End.NOT_STARTED, End.CANCELLED} or (result.end is End.TIMED_OUT and late):
             outcome = Outcome.UNKNOWN
         else:
             outcome = Outcome.OK if result.ok else Outcome.FAILED

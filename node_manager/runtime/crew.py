@@ -1,0 +1,74 @@
+"""A few threads for work that may hang: reading /proc, looking a name up, writing to a disk.
+
+They are made when there is something to do and end when there is nothing more, so an idle agent has none. What hangs
+keeps its thread, and never more than those of its crew; whoever asked waits with a bound of its own.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Crew:
+    """Up to `size` daemon threads named `name`; at most `max_waiting` pieces of work wait for one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, *, size: int, max_waiting: int) -> None:
+        self._loop = loop
+        self._name = name
+        self._size = size
+        self._max_waiting = max_waiting
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._threads = 0
+        self._closed = False
+
+    def do(self, work: Callable[[], T], done: Callable[[T], None]) -> bool:
+        """Have `work` done in a thread; the loop calls `done` with what it returns. `work` must not raise.
+
+        False: it is not done, because too much waits already, or the host has no more threads.
+        """
+        item = (work, done)
+        with self._lock:
+            if self._closed or len(self._waiting) >= self._max_waiting:
+                return False
+            self._waiting.append(item)
+            if self._threads >= self._size:
+                return True
+            self._threads += 1
+        try:
+            # A daemon: what hangs must not keep the agent from ending.
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._threads -= 1
+                if self._threads == 0 and item in self._waiting:
+                    self._waiting.remove(item)
+                    return False
+        return True
+
+    def close(self) -> None:
+        """Begin nothing more, and call nobody any more; what hangs is left to itself."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                work, done = self._waiting.popleft()
+            result = work()
+            try:
+                self._loop.call_soon_threadsafe(self._tell, done, result)
+            except RuntimeError:
+                return  # the loop is closed
+
+    def _tell(self, done: Callable[[Any], None], result: object) -> None:
+        if not self._closed:
+            done(result)
