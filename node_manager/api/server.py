@@ -106,6 +106,24 @@ class ApiServer:
         """Whether a request is being read or answered."""
         return any(one.phase in {Phase.READING, Phase.ANSWERING, Phase.WRITING} for one in self._connections)
 
+    def restore(self) -> bool:
+        """Listen at the path again where somebody has removed or replaced the socket; False: it stands there.
+
+        Connections stay as they are. Raises ListenError.
+        """
+        if self._listener is None or self._bound is None:
+            return False
+        with contextlib.suppress(OSError):
+            there = self._path.lstat()
+            if (there.st_dev, there.st_ino) == self._bound:
+                return False
+        fresh = bind(self._path)
+        self.loop.remove_reader(self._listener)
+        self._listener.close()
+        self._listener = None
+        self.start(fresh, at_path=True)
+        return True
+
     def pause(self) -> None:
         """Accept nobody: whoever connects waits, for a successor or for `accept_again`."""
         if self._listener is not None:

@@ -18,6 +18,7 @@ from node_manager.api.server import ApiServer
 from node_manager.cli import guard, logs, places, replacing
 from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
 from node_manager.cli.leaving import Leaving
+from node_manager.cli.premises import Premises
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.core import node as core
 from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
@@ -124,7 +125,7 @@ class _Daemon:
                 user=user_name(),
                 finished=self._finish,
                 step=step,
-                turned=self._feed_watchdog,
+                turned=self._turned,
                 settled=self._settled,
                 kept=None if handed is None else handed.agent,
             )
@@ -145,6 +146,7 @@ class _Daemon:
         self._leaving = Leaving(self._loop, self._agent, under_systemd=systemd.active, finish=self._finish)
         backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost, replacing=self._replacing)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
+        self._premises = Premises(self._agent, self._api, restored=self._store_sockets)
 
     def run(self, spec: NodeSpec | None) -> int:
         """Run until the agent has finished."""
@@ -211,6 +213,7 @@ class _Daemon:
         """Let systemd keep the listening sockets: whoever connects between two agents waits for the second."""
         for name, listener in ((STATUS_NAME, self._api.listener), (HEARTBEAT_NAME, self._agent.heartbeats.listener)):
             if listener is not None:
+                self._systemd.forget(name)  # an earlier one, whose path is gone
                 self._systemd.store(name, listener.fileno())
 
     def _kept_listener(self, name: str, path: Path) -> socket.socket | None:
@@ -279,6 +282,11 @@ class _Daemon:
         if self._agent.state.stop_by_ns is not None:
             self._systemd.stopping()
             self._systemd.extend_timeout(NODE_STOP_BOUND_NS + 2 * UNKILLABLE_GRACE_NS)
+
+    def _turned(self) -> None:
+        """A turn of the loop is completed."""
+        self._feed_watchdog()
+        self._premises.look()
 
     def _feed_watchdog(self) -> None:
         """Say that the loop turns, at the end of a turn of it that was completed, and not more often than is of use."""

@@ -117,6 +117,8 @@ class HeartbeatServer:
         self._levels = levels
         self._listener: socket.socket | None = None
         self._owns_path = False
+        self._place: tuple[int, int] | None = None
+        """What stood at the path when it was ours."""
         self._pause: asyncio.TimerHandle | None = None
         self._connections: set[_Connection] = set()
         self._by_component: dict[str, _Connection] = {}
@@ -143,7 +145,7 @@ class HeartbeatServer:
         if fd is None:
             listener = sockets.bind(self._path, socket.SOCK_SEQPACKET)
             listener.listen(BACKLOG)
-            self._owns_path = True
+            self._own_path()
         else:
             listener = socket.socket(fileno=fd)
             if (listener.family, listener.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
@@ -153,6 +155,33 @@ class HeartbeatServer:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._listener = listener
         self._loop.add_reader(listener.fileno(), self._on_acceptable)
+
+    def _own_path(self) -> None:
+        self._owns_path = True
+        self._place = sockets.place_of(self._path)
+
+    def restore(self) -> bool:
+        """Listen at the path again where somebody has removed or replaced the socket; False: it stands there.
+
+        Connections stay as they are. Raises OSError with a sentence.
+        """
+        if self._listener is None or not self._owns_path or sockets.place_of(self._path) == self._place:
+            return False
+        old = self._listener
+        if self._pause is None:
+            self._loop.remove_reader(old.fileno())
+        else:
+            self._pause.cancel()
+            self._pause = None
+        self._listener = None
+        try:
+            self.start()
+        except OSError:
+            self._listener = old
+            self._loop.add_reader(old.fileno(), self._on_acceptable)
+            raise
+        old.close()
+        return True
 
     @property
     def listener(self) -> socket.socket | None:
@@ -178,7 +207,7 @@ class HeartbeatServer:
         Each peer that had said hello is told everything anew. Raises OSError.
         """
         self.start(fd)
-        self._owns_path = True
+        self._own_path()
         for one in kept:
             connection = self._enlist(socket.socket(fileno=one.fd), (one.component, one.generation))
             if one.pid is not None:

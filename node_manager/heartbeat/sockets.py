@@ -91,6 +91,15 @@ def _admit(path: Path, owner: int | None) -> None:
             raise OSError(f"cannot give {path} to uid {owner}: {error.strerror}; only root can") from error
 
 
+def place_of(path: Path) -> tuple[int, int] | None:
+    """Return what stands at the path, device and inode; None: nothing, or it cannot be told."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def receive(sock: socket.socket, size: int, *, descriptors: int = 0) -> Message:
     """Receive one message of at most `size` bytes without waiting, with room for so many descriptors.
 

@@ -245,6 +245,13 @@ class Agent:
             dropped=self.dropped,
         )
 
+    def restore(self) -> tuple[str, ...]:
+        """Make anew what somebody has removed from the runtime directory, and say what.
+
+        Raises RuntimeDirError and OSError, each with a sentence.
+        """
+        return (*self._books.restore(), *self._voices.restore())
+
     def let_go(self) -> None:
         """Kill the probes and checks that are under way: a successor begins them again."""
         self._probers.close()

@@ -55,7 +55,7 @@ class Books:
             config_path=settings.last_good_file,
         )
         self._encoder = record.Encoder()
-        self._recorded: object = None
+        self._recorded: record.RuntimeRecord | None = None
 
     def keep_record(self, state: NodeState, running: tuple[ProcessRecord, ...]) -> None:
         """Hand the runtime record to the writer where something in it has changed."""
@@ -63,6 +63,31 @@ class Books:
         if made != self._recorded:
             self._recorded = made
             self.writer.write_record(self._encoder.encode(made))
+
+    def restore(self) -> tuple[str, ...]:
+        """Make anew what somebody has removed from the runtime directory under this agent, and say what it was.
+
+        Without its lock a second agent would come in, without nonce and record the next one would know nothing.
+        Raises RuntimeDirError, also when another agent has the directory by now.
+        """
+        runtime_dir = self._settings.runtime_dir
+        record_file = self._settings.record_file
+        to_come = self._recorded is None or self.writer.busy or record_file in self.troubles
+        lost = tuple(
+            name for name in rundir.lost(runtime_dir, self.locks[0]) if name != record_file.name or not to_come
+        )
+        if not lost:
+            return ()
+        rundir.prepare(runtime_dir)
+        if "lock" in lost:
+            lock, *others = rundir.lock(runtime_dir), *self.locks[1:]
+            os.close(self.locks[0])
+            self.locks = (lock, *others)
+        if "nonce" in lost:
+            rundir.keep_nonce(runtime_dir, self._boot_id, self.nonce)
+        if self._recorded is not None:
+            self.writer.write_record(self._encoder.encode(self._recorded))
+        return lost
 
     def show_what_waits(self, waits: bool) -> None:
         """Show what an agent without a configuration does not act on; no longer, once it has one."""

@@ -130,7 +130,7 @@ class KeptSocket:
 class _Socket:
     """The socket of one component, for its current generation."""
 
-    __slots__ = ("access", "bucket", "component", "generation", "owner", "path", "sock")
+    __slots__ = ("access", "bucket", "component", "generation", "owner", "path", "place", "sock")
 
     def __init__(self, component: str, path: Path, sock: socket.socket, owner: int | None, bucket: TokenBucket) -> None:
         self.component = component
@@ -138,6 +138,8 @@ class _Socket:
         self.sock = sock
         self.owner = owner
         self.bucket = bucket
+        self.place = sockets.place_of(path)
+        """What stands at the path while it is ours."""
         self.generation = 0
         self.access = NotifyAccess.MAIN
 
@@ -222,6 +224,22 @@ class NotifySockets:
             path = self._directory / f"{one.component}.sock"
             entry = self._add(one.component, path, socket.socket(fileno=one.fd), one.owner)
             entry.generation, entry.access = one.generation, one.access
+
+    def restore(self) -> bool:
+        """Make the sockets anew that somebody has removed or replaced; False: all stand there.
+
+        What waits in the old ones is read first. Raises OSError with a sentence.
+        """
+        lost = [entry for entry in self._sockets.values() if sockets.place_of(entry.path) != entry.place]
+        for entry in lost:
+            self._read(entry, DISCARD_LIMIT)
+            self._make_directory()
+            sock = sockets.bind(entry.path, socket.SOCK_DGRAM, owner=entry.owner)
+            self._loop.remove_reader(entry.sock.fileno())
+            entry.sock.close()
+            entry.sock, entry.place = sock, sockets.place_of(entry.path)
+            self._loop.add_reader(sock.fileno(), self._read, entry, READS_PER_CALLBACK)
+        return bool(lost)
 
     def read_now(self, component: str, generation: int) -> None:
         """Take what this generation has sent and was not read yet: to be called before its end is posted."""
@@ -371,6 +389,10 @@ class SystemdNotifier:
     def store(self, name: str, descriptor: int) -> bool:
         """Let systemd keep a copy of a descriptor over a restart of the agent (FDSTORE=1)."""
         return self._send(f"FDSTORE=1\nFDNAME={name}", descriptors=(descriptor,))
+
+    def forget(self, name: str) -> bool:
+        """Let systemd close what it keeps under this name (FDSTOREREMOVE=1)."""
+        return self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def _send(self, lines: str, status: str = "", *, descriptors: tuple[int, ...] = ()) -> bool:
         if not self.active:

@@ -15,6 +15,8 @@ _NONCE_BYTES = 16
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _MAX_SMALL_FILE_BYTES = 256
 _RECORD = "runtime.json"
+_NONCE_FILE = "nonce"
+_LOCK = "lock"
 
 
 class RuntimeDirError(Exception):
@@ -54,7 +56,7 @@ def nonce(path: Path, boot_id: str) -> str:
     one nothing that runs would be known again, and all of it started twice. Raises RuntimeDirError. A nonce of another
     boot (a runtime directory on a disk) is replaced.
     """
-    name = path / "nonce"
+    name = path / _NONCE_FILE
     try:
         kept = _read_own(name, _MAX_SMALL_FILE_BYTES)
         if kept is not None:
@@ -62,10 +64,32 @@ def nonce(path: Path, boot_id: str) -> str:
             if _NONCE.fullmatch(value) and boot == boot_id:
                 return value
         value = _recorded_nonce(path / _RECORD, boot_id) or os.urandom(_NONCE_BYTES).hex()
-        _write_private(name, f"{value} {boot_id}\n")
-        return value
     except OSError as error:
         raise RuntimeDirError(f"cannot keep the nonce {name}: {kernel.explain(error)}") from error
+    keep_nonce(path, boot_id, value)
+    return value
+
+
+def keep_nonce(path: Path, boot_id: str, value: str) -> None:
+    """Write this nonce. Raises RuntimeDirError."""
+    name = path / _NONCE_FILE
+    try:
+        _write_private(name, f"{value} {boot_id}\n")
+    except OSError as error:
+        raise RuntimeDirError(f"cannot keep the nonce {name}: {kernel.explain(error)}") from error
+
+
+def lost(path: Path, lock: int) -> tuple[str, ...]:
+    """Return what somebody has removed, or replaced, of what a living agent keeps here. `lock` is its own lock."""
+    found: list[str] = []
+    try:
+        there = (path / _LOCK).lstat()
+        held = os.fstat(lock)
+        if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            found.append(_LOCK)
+    except OSError:
+        found.append(_LOCK)
+    return (*found, *(name for name in (_NONCE_FILE, _RECORD) if not (path / name).exists()))
 
 
 def lock(path: Path) -> int:
@@ -74,7 +98,7 @@ def lock(path: Path) -> int:
     Raises RuntimeDirError, which names the agent that has it. Children must not inherit the descriptor; it is
     close-on-exec.
     """
-    name = path / "lock"
+    name = path / _LOCK
     try:
         return files.lock(name)
     except files.LockHeldError as error:

@@ -72,6 +72,11 @@ class Voices:
         self.notify.resume(kept)
         self._notified.update(one.component for one in kept)
 
+    def restore(self) -> tuple[str, ...]:
+        """Make the sockets anew that somebody has removed, and say which. Raises OSError with a sentence."""
+        names = (("heartbeat.sock", self.heartbeats.restore()), ("notify", self.notify.restore()))
+        return tuple(name for name, was_lost in names if was_lost)
+
     def close(self, *, keep_path: bool = False) -> None:
         """Close every socket and remove its path; `keep_path`: but not that of the heartbeats."""
         self.heartbeats.close(keep_path=keep_path)

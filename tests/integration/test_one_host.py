@@ -1,7 +1,9 @@
 """One host from its boot configuration to supervised components, and through the deaths of every part of it."""
 
 import contextlib
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -252,3 +254,47 @@ def _mains(host: Host) -> list[int]:
 
 def _jobs(host: Host) -> list[int]:
     return sorted(pid for pid in host.processes() if Path(f"/proc/{pid}/comm").read_text().strip() == "sleep")
+
+
+def test_a_cleared_runtime_directory_is_made_anew(host: Host) -> None:
+    """Whoever removes what an agent lives on finds it there again: asked, heard, locked and recorded as before."""
+    host.up()
+    before = host.pids()
+    nonce = (host.run_dir / "nonce").read_text()
+    shutil.rmtree(host.run_dir)
+    wait_until(lambda: host.run("xce-nodectl", "status", ok=None).returncode in {0, 1}, "it answers again")
+    wait_until((host.run_dir / "runtime.json").exists, "it has a record again")
+    (event,) = [event for event in host.events() if event["event"] == "agent.runtime_dir_restored"]
+    assert event["what"] == "lock, nonce, runtime.json, heartbeat.sock, notify, status.sock"
+    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    assert host.pids() == before
+    assert (host.run_dir / "nonce").read_text() == nonce
+    second = host.run("xce-node-manager", "run", *host.options(), f"--log-dir={host.log_dir}", ok=1)
+    assert host.agent is not None
+    assert f"another node manager (pid {host.agent.pid})" in second.stderr
+    # A component that was started since is heard on the new sockets, and the next agent knows all of them.
+    host.ctl("restart", "apiserver", "worker")
+    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    host.ctl("stop", "scheduler")  # the way to its fuse went with the directory: the next agent could not rely on it
+    host.wait_for("scheduler", state="stopped")
+    before = host.pids()
+    host.kill_agent()
+    host.up()
+    assert host.pids() == before
+
+
+def test_a_directory_that_another_agent_took_is_left_to_it(host: Host) -> None:
+    """Without its lock a second agent may have come in: the first says so, and takes nothing from it."""
+    host.up()
+    (host.run_dir / "lock").unlink()
+    with (host.run_dir / "lock").open("w") as lock:
+        lock.write("4711\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (host.run_dir / "heartbeat.sock").unlink()
+        wait_until(lambda: any("cannot be restored" in text for text in host.status()["warnings"]), "it says so")
+        (text,) = [text for text in host.status()["warnings"] if "cannot be restored" in text]
+        assert "another node manager (pid 4711)" in text
+        assert not (host.run_dir / "heartbeat.sock").exists()
+    wait_until((host.run_dir / "heartbeat.sock").exists, "it is the only one again")
+    assert not [text for text in host.status()["warnings"] if "cannot be restored" in text]
