@@ -96,7 +96,8 @@ class Effects:
         self.handles: dict[tuple[str, int], Process] = {}
         """Component and generation -> the process that the agent holds a descriptor of."""
         self._waiting_trees: dict[str, int] = {}
-        self._writing = False
+        self.writing = False
+        """The writer thread has something to do."""
         self._next_write: WriteFacts | None = None
 
     def carry_out(self, action: Action) -> None:
@@ -275,12 +276,12 @@ class Effects:
     def _write(self, action: WriteFacts) -> None:
         """Hand it to the writer thread, which writes one record at a time, the newest first and last."""
         self._next_write = action
-        if not self._writing:
+        if not self.writing:
             self._begin_write()
 
     def _begin_write(self) -> None:
         action, self._next_write = self._next_write, None
-        self._writing = action is not None
+        self.writing = action is not None
         if action is not None:
             delay_ns = self.rng.randrange(1, 5 * NS_PER_MS) + self.host.disk.slow_ns
             self.agent.later(delay_ns, lambda: self._written(action))
@@ -289,8 +290,8 @@ class Effects:
         """The content is on the disk and its name is changed: readers see it, a power cut may still undo it."""
         disk = self.host.disk
         if disk.full:
-            self.agent.post(FactsWriteFailed(seq=action.seq, error="no space"))
             self._begin_write()
+            self.agent.post(FactsWriteFailed(seq=action.seq, error="no space"))
             return
         disk.rename(action.facts, self.host.identity)
         self.host.at_point("before the disk has it")

@@ -29,6 +29,7 @@ REASONS = {
     "silence ends": "what has been silent for three intervals is taken for hung at once, not some time later",
     "backoff forgets": "what had run well comes back at once; only what fails again and again waits",
     "bounded": "queues, histories, pending writes and restarts per minute have a bound",
+    "writes are repeated": "what is not durable is being written, or there is a time at which it will be",
     "timer": "after a turn the next wake lies in the future, or something is due that will be done",
     "settled": "when the faults have ceased, every host shows what its facts call for",
     "scheduler runs": "when the faults have ceased, exactly one scheduler runs",

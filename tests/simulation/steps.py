@@ -17,6 +17,7 @@ from node_manager.core.events import (
     ConfigLoaded,
     Event,
     Exited,
+    FactsWriteFailed,
     FactsWritten,
     HostState,
     PreStartDone,
@@ -122,6 +123,9 @@ def check(observer: Invariants, step: Step) -> None:
         case Exited():
             _check_delay(observer, step, event)
             _check_exit(observer, step, event)
+        case FactsWriteFailed():
+            if after.writeback.pending and after.writeback.retry_at_ns is None and not step.agent.effects.writing:
+                raise Violation("writes are repeated", f"{step.where}: {len(after.writeback.pending)} changes wait")
         case SpawnFailed() | PreStartDone():
             _check_delay(observer, step, event)
         case ConfigLoaded() if step.before.spec is None:
