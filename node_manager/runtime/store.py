@@ -12,10 +12,11 @@ counts up with every write. Two files hold the two latest records, the *primary*
 4. the directory is made durable (fsync)      the write is acknowledged only now
 
 `load` takes the whole record with the higher `seq`, so a kill at any point leaves the earlier or the new facts,
-never none; and what was acknowledged is always found. Where the file system cannot exchange names, step 3 renames the
-spare over the primary, and a new spare is made for the next write, which then needs room. The very first record goes
-to a temporary file that is renamed: until then there is nothing to lose. No spare is made before the name of the
-primary is durable, so a spare alone, even a blank one, is no trace of a kill or a power cut: a record was there.
+never none; and what was acknowledged is always found. What is found is made durable before anybody relies on it.
+Where the file system cannot exchange names, step 3 renames the spare over the primary, and a new spare is made for
+the next write, which then needs room. The very first record goes to a temporary file that is renamed: until then
+there is nothing to lose. No spare is made before the name of the primary is durable, so a spare alone, even a blank
+one, is no trace of a kill or a power cut: a record was there.
 
 A *primary* that is damaged or gone cannot come from a kill: then the facts of the spare, if whole, are used, and the
 sentence `unreadable` says that a later one may be lost. A file system that writes every overwrite elsewhere (btrfs)
@@ -147,7 +148,22 @@ class Store:
             note = f"the last write of {self._primary} was interrupted before its end; it counts"
         elif latest is not None and latest is kept:
             note = f"this host has its earlier identity again; its facts come from {self._aside(identity)}"
+        trouble = None if latest is None else self._make_durable(spare=latest is spare)
+        note = "; ".join(text for text in (note, trouble) if text) or None
         return Loaded(facts=facts, unreadable=self._doubt(primary, spare, found=latest is not None), note=note)
+
+    def _make_durable(self, *, spare: bool) -> str | None:
+        """Let what was read survive a power cut: whoever wrote it may have been killed before that.
+
+        The reader relies on it at once ("decommissioned already"). Returns why that is not so.
+        """
+        try:
+            if spare:
+                self._sync_spare()
+            self._sync_dir()
+        except OSError as error:
+            return f"cannot make what was read of {self._primary} durable: {kernel.explain(error)}"
+        return None
 
     def _doubt(self, primary: "_Slot", spare: "_Slot", *, found: bool) -> str | None:
         """Why something later than what was found may be lost: never the trace of a mere kill or power cut."""

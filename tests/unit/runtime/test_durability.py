@@ -108,6 +108,35 @@ def test_a_kill_at_any_call_keeps_what_was_acknowledged(before: int, holds: int,
 
 
 @ways
+@histories
+def test_what_an_agent_has_read_outlives_a_power_cut(before: int, *, exchanges: bool) -> None:
+    """An agent may say "decommissioned already" of what an interrupted write left: so reading makes it durable."""
+    dice = _random(1)
+
+    def again(disk: Disk) -> None:
+        write(disk, 99)
+
+    for at in range(1, points_of(again, with_history(before, exchanges=exchanges)) + 2):
+        disk = with_history(before, exchanges=exchanges)
+        interrupted(again, disk, at)
+        left = disk.after_kill()
+        seen = epoch_on(left)
+        assert {epoch_on(later) for later in left.after_power_cuts(dice)} == {seen}
+
+
+def test_what_cannot_be_made_durable_is_read_all_the_same() -> None:
+    """A disk that refuses is said to: a power cut may bring earlier facts back, and an operator should know."""
+    disk = with_history(1)
+
+    def refuse(_point: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    loaded = Store(DIRECTORY, disk=FaultyDisk(disk, refuse)).load("me")
+    assert (loaded.facts, loaded.unreadable) == (facts(1), None)
+    assert "cannot make what was read of /state/facts.json durable" in (loaded.note or "")
+
+
+@ways
 @sizes
 @histories
 def test_a_power_cut_at_any_call_keeps_what_was_acknowledged(before: int, holds: int, *, exchanges: bool) -> None:
