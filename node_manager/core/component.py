@@ -10,7 +10,7 @@ from typing import assert_never
 
 from node_manager.core import backoff, probes
 from node_manager.core import run as runs
-from node_manager.core.actions import Action, EndRun, RunPreStart, RunProbe, Spawn
+from node_manager.core.actions import Action, EndRun, RunPreStart, RunProbe, SendLevels, Spawn
 from node_manager.core.changed import replace
 from node_manager.core.events import (
     Beat,
@@ -97,6 +97,9 @@ class _Turn(Watcher):
         match event:
             # What a process says before its spawn was answered counts: it may say hello within microseconds.
             case Beat() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:
+                if event.interval_ns is not None and event.interval_ns != run.interval_ns:
+                    # The next agent has to know it: the record is kept when something is to be done.
+                    self.actions.append(SendLevels(component=self.spec.name))
                 self.judge(runs.heard(run, event, self.now))
             case ProbeDone() if run.phase is Phase.LIVE:
                 self.judge(runs.answered(self.spec, run, event), before=run)
@@ -216,6 +219,11 @@ class _Turn(Watcher):
             # What it was before is believed until it is heard again: it owes the new agent no second READY=1.
             said_ready=found.ready,
             notify_ready=True if found.ready else None,
+            # What it promised holds on: one that hangs since before this agent must not be waited for for ever.
+            interval_ns=found.interval_ns,
+            last_beat_ns=None if found.interval_ns is None else self.now + runs.RECONNECT_NS,
+            watchdog_ns=found.watchdog_ns,
+            last_watchdog_ns=None if found.watchdog_ns is None else self.now,
         )
         self.state = replace(
             self.state, generation=found.generation, restarts=found.restarts, failures=found.failures, run=run
@@ -411,8 +419,14 @@ class _Turn(Watcher):
             self.count_failure(run, event.jitter)
             if self.state.want.up and event.hold is None:
                 self.state = replace(self.state, crashes=self.state.crashes + 1)
-        elif self.state.aim is Aim.RESTART:
-            self.state = replace(self.state, not_before_ns=self.now)
+        else:
+            # A run that went well is forgotten for, though it was not a failure that ended it.
+            failures = backoff.remembered(
+                self.spec.restart, failures=self.state.failures, started_ns=run.started_ns, ended_ns=self.now
+            )
+            self.state = replace(self.state, failures=failures)
+            if self.state.aim is Aim.RESTART:
+                self.state = replace(self.state, not_before_ns=self.now)
         self.actions.append(EndRun(component=self.spec.name, generation=self.state.generation))
         self.state = replace(self.state, litter=event.left != 0)
         if event.left == 0 and self.state.state is State.KILLING and self.clears_tree():

@@ -85,6 +85,10 @@ class Found:
     started_before: bool = False
     """It had passed its startup probe."""
     ready: bool | None = None
+    interval_ns: int | None = None
+    """What it had promised in its heartbeats' hello."""
+    watchdog_ns: int | None = None
+    """What it had promised with WATCHDOG_USEC."""
     restarts: int = 0
     failures: int = 0
     terms: tuple[tuple[str, int], ...] = ()

@@ -31,6 +31,9 @@ SILENT_AFTER_INTERVALS = 3
 """A component that is late by three of the intervals that it promised is silent (heartbeat protocol 1)."""
 _SILENT_WHEN_LATE = SILENT_AFTER_INTERVALS - LATE_AFTER_INTERVALS
 """Intervals from late to silent."""
+RECONNECT_NS = 10 * NS_PER_S
+"""What an adopted component has to find the new agent, before its silence counts: twice the longest delay between two
+attempts of the heartbeat client."""
 MAX_STATUS_CHARS = 256
 """Bound on the free text that a component says of itself."""
 
@@ -249,7 +252,10 @@ def _judge_heartbeat(kind: ProbeKind, probe: ProbeSpec, state: ProbeState, run: 
                 detail = f"silent for {SILENT_AFTER_INTERVALS} intervals of {interval_ms} ms"
                 return probes.settle(state, False, detail, next_ns=None)
             late_at = silent_at - _SILENT_WHEN_LATE * (run.interval_ns or 0)
-            return probes.settle(state, True, "its heartbeats come", next_ns=late_at if now < late_at else silent_at)
+            next_ns = late_at if now < late_at else silent_at
+            if not run.hello:  # adopted: its promise is known, and it was not heard of yet
+                return probes.settle(state, None, "no hello to this agent yet", next_ns=next_ns)
+            return probes.settle(state, True, "its heartbeats come", next_ns=next_ns)
         case _ as never:
             assert_never(never)
 

@@ -103,6 +103,8 @@ class Recorder:
             started_ns=run.started_ns,
             started_before=run.passed_startup,
             ready=state.ready,
+            interval_ns=run.interval_ns,
+            watchdog_ns=run.watchdog_ns,
             terms=run.terms,
             lease_until_ns=run.lease_until_ns,
         )

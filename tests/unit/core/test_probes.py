@@ -10,10 +10,11 @@ from node_manager.core.actions import Log, RunProbe
 from node_manager.core.events import Beat, Found, Notified, Outcome, PreStartDone, ProbeDone, Spawned, Stalled, Tick
 from node_manager.core.happenings import Adopted, Updated
 from node_manager.core.probes import ProbeState
-from node_manager.core.run import MAX_STATUS_CHARS
+from node_manager.core.run import MAX_STATUS_CHARS, RECONNECT_NS
 from node_manager.core.spec import ComponentSpec, OnFailure, ProbeKind, ProbeSpec, TcpCheck
 from node_manager.core.states import State, wake_ns
 from node_manager.core.watch import RELOOK_NS
+from node_manager.core.wedge import Verdict
 from tests.unit.core.build import HEARTBEAT, MS, NOTIFY, PRE_START, T0, TCP, Machine, S, spec, told, up
 
 THREE = ProbeSpec(check=TcpCheck(port=1), success_threshold=2, failure_threshold=3)
@@ -366,6 +367,28 @@ class TestAdopted:
                 Adopted(found=Found(component="web", pid=9, generation=4, started_ns=T0 - 600 * S))
             )
         ) == ["RunProbe"]
+
+    def test_hung_before_this_agent(self) -> None:
+        """What is never heard again by a new agent is silent by what it promised to the old one."""
+        machine = self.adopt(
+            spec(liveness=HEARTBEAT, readiness=HEARTBEAT), started_before=True, ready=True, interval_ns=S
+        )
+        assert machine.state.verdict is None
+        silent_ns = T0 + RECONNECT_NS + 3 * S
+        machine.take(Tick(), at=silent_ns - 1)
+        assert (machine.state.state, machine.state.ready) == (State.RUNNING, True)
+        assert told(machine.take(Tick(), at=silent_ns)) == ["Signal 15"]
+        machine = self.adopt(spec(liveness=NOTIFY), started_before=True, watchdog_ns=4 * S)
+        assert told(machine.take(Tick(), at=T0 + 4 * S)) == ["Signal 15"]
+
+    def test_heard_again(self) -> None:
+        """Its first word to the new agent counts as from any other."""
+        machine = self.adopt(spec(liveness=HEARTBEAT), started_before=True, ready=True, interval_ns=S)
+        machine.take(replace(beat(hello=True, interval_ns=2 * S), generation=4), at=T0 + 9 * S)
+        assert machine.state.verdict is Verdict.OK
+        machine.take(Tick(), at=T0 + 15 * S - 1)
+        assert State.RUNNING is machine.state.state
+        assert told(machine.take(Tick(), at=T0 + 15 * S)) == ["Signal 15"]
 
     def test_twice(self) -> None:
         """A second process of the same component is not taken for the first."""

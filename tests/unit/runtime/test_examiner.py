@@ -111,6 +111,7 @@ def test_looks_that_hang_hold_up_nobody_but_themselves(rig: Rig) -> None:
         assert rig.wait_for(Looked).trouble == "cannot look at it: earlier looks hang"
         made.close()
     rig.run_until(lambda: threads() == before, "the end of the threads")
+    rig.turn()
     assert len(rig.of(Looked)) == 1, "nothing is posted after the end"
 
 

@@ -81,6 +81,7 @@ def test_a_successor_is_told_all_that_it_needs() -> None:
     assert found["scheduler"].lease_until_ns == 20 * NS_PER_S
     assert found["scheduler"].ready is True
     assert found["scheduler"].stop_tree is True
+    assert found["controller"].interval_ns == NS_PER_S
     assert [(lease.fact, lease.term, lease.valid_until_ns) for lease in made.leases] == [
         ("controller.primary", 7, 20 * NS_PER_S)
     ]
