@@ -242,8 +242,9 @@ class HeartbeatServer:
         To be called when its main process has ended, while `identify` still knows the pid and before the end is
         posted: the last words of a process (decommissioned, at that epoch) are worth as much as the others.
         """
-        connection = self._by_component.get(component)
-        if connection is not None and connection.owner == (component, generation):
+        if self._pause is None:
+            self._on_acceptable()  # it may have connected, spoken and ended since the listener was looked at
+        for connection in [one for one in self._connections if one.owner == (component, generation)]:
             self._read(connection, FLOOD_BURST)
 
     def end(self, component: str, generation: int) -> None:

@@ -65,7 +65,7 @@ def _steps(place: Path) -> list[tuple[str, int]]:
     reason="needs strace, and the right to trace",
 )
 def test_a_writer_is_killed_or_fails_at_every_system_call(place: Path, ledger: Ledger) -> None:
-    """Kill -9 at each call of a write, then each call failing: old or new facts, no doubt, and a next write succeeds."""
+    """Kill -9 at each call of a write, then each call failing: old or new facts, no doubt; the next write succeeds."""
     steps = _steps(place)
     assert {"pwrite64", "fsync", "renameat2"} <= {name for name, _number in steps}
     faults = [(name, number, "signal=KILL") for name, number in steps]

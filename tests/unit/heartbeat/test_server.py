@@ -558,3 +558,15 @@ def test_a_wrong_descriptor_is_refused(loop: MovableLoop, path: Path, node: Node
     made = made_for(loop, path, node)
     with pytest.raises(OSError, match="cannot listen on descriptor"):
         made.start(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).detach())
+
+
+def test_what_a_process_said_before_it_ended_is_heard_though_nobody_had_accepted_it(
+    server: HeartbeatServer, path: Path, node: Node
+) -> None:
+    """It connects, states a lease and ends before the loop has looked at the listener: the statement counts."""
+    peer = Peer(path)
+    peer.hello("worker", 1000, ("HOST_STATE", "decommissioned"), ("EPOCH", "4"))
+    peer.close()
+    server.read_now("worker", 3)
+    assert [beat.epoch for beat in node.beats if beat.epoch is not None] == [4]
+    server.end("worker", 3)
