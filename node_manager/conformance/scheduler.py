@@ -29,6 +29,12 @@ def _begin(kit: Kit, agent: Agent) -> tuple[Program, int]:
     return program, int(agent.levels[f"{FACT}.VALID_UNTIL_NS"])
 
 
+def _forget_fact(agent: Agent) -> None:
+    """As an agent does that nobody has stated the fact to."""
+    for key in [key for key in agent.levels if key.startswith(FACT)]:
+        del agent.levels[key]
+
+
 def _left_s(until_ns: int) -> float:
     return max(0.0, (until_ns - now_ns()) / NS_PER_S)
 
@@ -54,8 +60,7 @@ def agent_away(kit: Kit) -> None:
         agent = kit.agent(stage)
         variables = kit.environment(agent, lease_s=LEASE_S)
         until_ns = int(agent.levels[f"{FACT}.VALID_UNTIL_NS"])
-        for key in [key for key in agent.levels if key.startswith(FACT)]:
-            del agent.levels[key]
+        _forget_fact(agent)
         program = kit.start(agent, variables)
         kit.greeted(agent)
         agent.leave()
@@ -88,7 +93,7 @@ def pause(kit: Kit) -> None:
         program, until_ns = _begin(kit, agent)
         stage.play(1.0)
         program.signal(signal.SIGSTOP)
-        agent.levels = {key: value for key, value in agent.levels.items() if not key.startswith(FACT)}
+        _forget_fact(agent)
         stage.play(_left_s(until_ns) + 0.5)
         count = len(agent.heard)
         agent.forgive()
@@ -104,6 +109,7 @@ def no_lease(kit: Kit) -> None:
         agent = kit.agent(stage)
         variables = kit.environment(agent)
         del variables["XCE_TERM"], variables["XCE_LEASE_VALID_UNTIL_NS"]
+        _forget_fact(agent)
         program = kit.start(agent, variables)
         ended = stage.until(lambda: not program.running, LEASE_S)
         refused = ended and program.status != 0
