@@ -25,10 +25,16 @@ def delay_ns(spec: RestartSpec, failures: int, jitter: int) -> int:
     return full - full * jitter // (JITTER_PARTS * JITTER_STEPS)
 
 
+def remembered(spec: RestartSpec, *, failures: int, started_ns: int, ended_ns: int) -> int:
+    """Return the failures that still count after a run that ended at `ended_ns`, whatever ended it."""
+    return 0 if ended_ns - started_ns >= spec.reset_after_ns else failures
+
+
 def after_run(spec: RestartSpec, *, failures: int, started_ns: int, ended_ns: int, jitter: int) -> tuple[int, int]:
-    """Return (failures so far, earliest next start) after a run that failed at `ended_ns`."""
-    if ended_ns - started_ns >= spec.reset_after_ns:
-        failures = 0
+    """Return (failures so far, earliest next start) after a run that failed at `ended_ns`.
+
+    `failures` are those before it that still count.
+    """
     return failures + 1, max(ended_ns, started_ns + delay_ns(spec, failures, jitter))
 
 

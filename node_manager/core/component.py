@@ -415,18 +415,17 @@ class _Turn(Watcher):
         if event.hold is not None and not self.state.forced:
             # A start that was asked for while this run was ending is the later word.
             self.state = replace(self.state, hold=event.hold, hold_since_ns=self.now)
+        # A run that lasted is forgotten for, also where it was ended and did not fail.
+        failures = backoff.remembered(
+            self.spec.restart, failures=self.state.failures, started_ns=run.started_ns, ended_ns=self.now
+        )
+        self.state = replace(self.state, failures=failures)
         if self.state.aim in {Aim.NONE, Aim.RETRY}:
             self.count_failure(run, event.jitter)
             if self.state.want.up and event.hold is None:
                 self.state = replace(self.state, crashes=self.state.crashes + 1)
-        else:
-            # A run that went well is forgotten for, though it was not a failure that ended it.
-            failures = backoff.remembered(
-                self.spec.restart, failures=self.state.failures, started_ns=run.started_ns, ended_ns=self.now
-            )
-            self.state = replace(self.state, failures=failures)
-            if self.state.aim is Aim.RESTART:
-                self.state = replace(self.state, not_before_ns=self.now)
+        elif self.state.aim is Aim.RESTART:
+            self.state = replace(self.state, not_before_ns=self.now)
         self.actions.append(EndRun(component=self.spec.name, generation=self.state.generation))
         self.state = replace(self.state, litter=event.left != 0)
         if event.left == 0 and self.state.state is State.KILLING and self.clears_tree():

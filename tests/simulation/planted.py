@@ -266,8 +266,8 @@ MUTATIONS = (
     Mutation(
         "backoff not reset",
         CORE + "backoff.py",
-        "    if ended_ns - started_ns >= spec.reset_after_ns:\n",
-        "    if ended_ns < started_ns:\n",
+        "    return 0 if ended_ns - started_ns >= spec.reset_after_ns else failures\n",
+        "    return failures\n",
     ),
     Mutation(
         "a stop does not end what starts",

@@ -264,9 +264,12 @@ def _check_delay(observer: Invariants, step: Step, event: Exited | SpawnFailed |
     if old is None or new is None or run is None or old.state.generation != event.generation:
         return
     restart, key = old.spec.restart, (step.where, event.component)
-    ran_well = step.now - run.started_ns >= restart.reset_after_ns
-    failed = observer.failed[key] = 1 if ran_well else observer.failed.get(key, 0) + 1
-    delay_ns = restart.initial_ns * restart.factor ** min(failed - 1, 20)
+    failed = observer.failed.get(key, 0)
+    if isinstance(event, Exited) and step.now - run.started_ns >= restart.reset_after_ns:
+        failed = 0
+    failed += old.state.aim in {Aim.NONE, Aim.RETRY}
+    observer.failed[key] = failed
+    delay_ns = restart.initial_ns * restart.factor ** min(max(failed - 1, 0), 20)
     if new.state.state is State.BACKOFF and (new.state.deadline_ns or 0) > max(run.started_ns + delay_ns, step.now):
         raise Violation("backoff forgets", f"{event.component} on {step.where} waits for {failed} failures too long")
 

@@ -49,9 +49,9 @@ def test_counted_from_the_start_of_the_run() -> None:
 
 def test_forgotten_after_a_stable_run() -> None:
     """A run as long as the reset makes the next failure the first one."""
-    just_before = backoff.after_run(DEFAULT, failures=5, started_ns=T0, ended_ns=T0 + 60 * S - 1, jitter=0)
-    after = backoff.after_run(DEFAULT, failures=5, started_ns=T0, ended_ns=T0 + 60 * S, jitter=0)
-    assert (just_before[0], after[0]) == (6, 1)
+    just_before = backoff.remembered(DEFAULT, failures=5, started_ns=T0, ended_ns=T0 + 60 * S - 1)
+    after = backoff.remembered(DEFAULT, failures=5, started_ns=T0, ended_ns=T0 + 60 * S)
+    assert (just_before, after) == (5, 0)
 
 
 def test_no_limit_by_default() -> None:

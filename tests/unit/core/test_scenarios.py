@@ -319,6 +319,23 @@ class TestBackoffForgets:
         assert State.BACKOFF is state_of(world, "web")
         assert world.component("web").not_before_ns == world.now + S // 5
 
+    def test_five_crashes_a_stable_run_that_is_ended_a_crash(self) -> None:
+        """A stable run is forgotten for also where it did not fail: a standby ended it, and later it leads again."""
+        world = managing(for_ns=60 * S)
+        for _ in range(5):
+            world.exit("scheduler")
+            world.advance(world.component("scheduler").not_before_ns - world.now)
+            world.spawned("scheduler")
+        for _ in range(3):
+            world.primary("controller", 5, 60 * S)
+            world.advance(25 * S)
+        world.standby("controller", 5)
+        world.exit("scheduler", code=0)
+        world.primary("controller", 6, 60 * S)
+        world.spawned("scheduler")
+        world.exit("scheduler")
+        assert world.component("scheduler").not_before_ns == world.now + S // 10
+
     def test_no_permanent_death_and_a_manual_start_at_once(self) -> None:
         """A hundred failures end nothing, and a manual start does not wait for the delay."""
         world = World(node_spec(WEB))
