@@ -151,3 +151,16 @@ def test_a_state_directory_that_cannot_be_written_does_not_save_a_wedge(make_hos
     assert event["path"] is None
     assert event["detail"].startswith("cannot write it: ")
     wait_until(lambda: host.component("web")["pid"] not in {pid, None}, "a new process")
+
+
+def test_a_component_that_hangs_while_no_agent_runs_is_found_by_the_next(make_host: Make, place: Path) -> None:
+    """What hung between two agents never says hello to the new one: it is silent by what it promised to the old."""
+    host, pid = begin(make_host, place)
+    host.kill_agent()
+    fall(place, "wait")
+    host.start()
+    assert host.component("web")["pid"] == pid
+    wait_until(lambda: "component.exited" in names(host), "its end")
+    (place / "mode").unlink()
+    assert "component.evidence" in names(host)
+    wait_until(lambda: host.component("web")["pid"] not in {pid, None}, "a new process")
