@@ -146,7 +146,7 @@ class _Daemon:
         self._leaving = Leaving(self._loop, self._agent, under_systemd=systemd.active, finish=self._finish)
         backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost, replacing=self._replacing)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
-        self._premises = Premises(self._agent, self._api, restored=self._store_sockets)
+        self._premises = Premises(self._agent, self._api, restored=self._restore_sockets)
 
     def run(self, spec: NodeSpec | None) -> int:
         """Run until the agent has finished."""
@@ -209,11 +209,16 @@ class _Daemon:
             self._api.accept_again()
             self._systemd.ready(self._summary())
 
+    def _restore_sockets(self) -> None:
+        """Let systemd keep the listening sockets that were made anew instead of those whose paths are gone."""
+        for name in (STATUS_NAME, HEARTBEAT_NAME):
+            self._systemd.forget(name)
+        self._store_sockets()
+
     def _store_sockets(self) -> None:
         """Let systemd keep the listening sockets: whoever connects between two agents waits for the second."""
         for name, listener in ((STATUS_NAME, self._api.listener), (HEARTBEAT_NAME, self._agent.heartbeats.listener)):
             if listener is not None:
-                self._systemd.forget(name)  # an earlier one, whose path is gone
                 self._systemd.store(name, listener.fileno())
 
     def _kept_listener(self, name: str, path: Path) -> socket.socket | None:

@@ -58,6 +58,11 @@ class Accounts:
         self._kept[name] = (now_ns, account)
         return account
 
+    def knows(self, name: str | None) -> bool:
+        """Tell whether `find` answers without asking anybody."""
+        kept = self._kept.get(name)
+        return kept is not None and boottime_ns() - kept[0] < _KEEP_NS
+
     def uid(self, name: str | None) -> int | None:
         """Return the number of this user, of the agent's own for None; None where there is no such user."""
         try:

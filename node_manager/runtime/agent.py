@@ -55,12 +55,12 @@ from node_manager.core.spec import NodeSpec
 from node_manager.runtime import cgroup
 from node_manager.runtime.adoption import Proven
 from node_manager.runtime.books import Books
+from node_manager.runtime.children import Children
 from node_manager.runtime.clock import boot_id, boottime_ns
 from node_manager.runtime.examiner import Examiner
 from node_manager.runtime.handover import Kept
 from node_manager.runtime.history import History
 from node_manager.runtime.outstanding import Outstanding
-from node_manager.runtime.probers import Probers
 from node_manager.runtime.process import Processes
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.takeover import Takeover
@@ -149,7 +149,15 @@ class Agent:
         )
         self.heartbeats = self._voices.heartbeats
         self.notify = self._voices.notify
-        self._probers = Probers(loop, post=self.post, helpers=self.processes.helpers)
+        self._children = Children(
+            loop,
+            self.processes,
+            log_dir=settings.log_dir,
+            listen=self._voices.listen_to,
+            spawned=self._books.recorder.spawned,
+            post=self.post,
+            jitter=self._jitter,
+        )
         self._examiner = Examiner(loop, self.post, self.processes.snapshot, settings.state_dir, settings.log_dir)
         self._takeover = Takeover(
             settings,
@@ -254,12 +262,10 @@ class Agent:
 
     def let_go(self) -> None:
         """Kill the probes and checks that are under way: a successor begins them again."""
-        self._probers.close()
-        self.processes.helpers.close()
+        self._children.let_go()
 
     def take_back(self, kept: Kept) -> None:
         """Begin again what `let_go` has killed: there is no successor."""
-        self._probers = Probers(self.loop, post=self.post, helpers=self.processes.helpers)
         for action in kept.repeat:
             self._carry_out(action)
 
@@ -272,7 +278,7 @@ class Agent:
             return
         self._closed = True
         self._uptake.reading.close()
-        self._probers.close()
+        self._children.close()
         self._examiner.close()
         self._voices.close(keep_path=keep_sockets)
         self.processes.close()
@@ -415,26 +421,21 @@ class Agent:
     def _carry_out(self, action: Action) -> None:
         self._outstanding.issued(action)
         match action:
-            case Spawn():
-                self._spawn(action)
-            case CancelSpawn():
-                self.processes.cancel_spawn(action)
-            case Signal():
-                self.processes.signal(action)
-            case KillTree():
-                self.processes.kill_tree(action)
-            case RunPreStart():
-                self.processes.run_pre_start(action)
-            case CancelPreStart():
-                self.processes.cancel_pre_start(action)
-            case RunHelper():
-                self.processes.run_helper(action)
-            case RunProbe():
-                self._probers.run(action)
+            case (
+                Spawn()
+                | CancelSpawn()
+                | Signal()
+                | KillTree()
+                | RunPreStart()
+                | CancelPreStart()
+                | RunHelper()
+                | RunProbe()
+            ):
+                self._children.carry_out(action)
             case LookAt() | TakeEvidence():
                 self._examiner.carry_out(action)
             case EndRun():
-                self._probers.end(action.component, action.generation)
+                self._children.carry_out(action)
                 self.heartbeats.end(action.component, action.generation)
             case SendLevels():
                 self.heartbeats.send(action.component)
@@ -451,22 +452,6 @@ class Agent:
                 self._finished()
             case _ as never:
                 assert_never(never)
-
-    def _spawn(self, action: Spawn) -> None:
-        try:
-            self._voices.listen_to(action.spec, action.generation)
-        except OSError as error:
-            self.post(
-                SpawnFailed(
-                    component=action.component,
-                    generation=action.generation,
-                    reason=str(error),
-                    jitter=self._jitter(),
-                )
-            )
-            return
-        self._books.recorder.spawned(action)
-        self.processes.spawn(action)
 
     def _log(self, action: Log) -> None:
         entry = self.history.add(action, boottime_ns() + wall_offset_ns())

@@ -41,6 +41,11 @@ def log_file(sink: LogSink, name: str, log_dir: Path | None, journal: Path = JOU
     return log_dir / f"{name}.log"
 
 
+def try_file(path: Path) -> None:
+    """Open a component's log and close it again: it is there, or known to fail. Raises OutputError."""
+    os.close(_open_file(path))
+
+
 class OutputError(Exception):
     """The sink cannot be used; the text begins with "cannot". The agent's standard error serves instead."""
 

@@ -1,0 +1,178 @@
+"""What may hang before a child is made, tried in a thread of its own first.
+
+A user's look-up asks whatever NSS is set up to ask, an `environment_file` or a log may lie on a server that is gone.
+Tried on the loop, one of them would hold up every component of the host, and the watchdog with it. So the loop goes on
+meanwhile, and does the same once more when it has answered: then it answers from a cache, or is known to respond.
+What does not answer fails that one start, with its name. Errors are no matter here: they are found, and explained, by
+whoever makes the child.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+
+from node_manager.core.actions import CancelPreStart, CancelSpawn, EndRun, RunHelper, RunPreStart, RunProbe, Spawn
+from node_manager.core.events import Event, HelperDone, Outcome, PreStartDone, ProbeDone, SpawnFailed
+from node_manager.core.spec import ComponentSpec, ExecCheck
+from node_manager.runtime import output
+from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.environment import read_environment_file
+from node_manager.runtime.output import OutputError
+from node_manager.runtime.spawn import LaunchError
+
+ANSWER_S = 5.0
+"""How long one of these may take, as long as a launch may."""
+MAX_HANGING = 64
+"""Threads that may hang in the kernel at once; beyond it nothing that needs one is started."""
+
+Childmaking = Spawn | RunPreStart | RunHelper | RunProbe
+
+
+class _Flight:
+    """One action on its way. `at` names what is being asked."""
+
+    def __init__(self, action: Childmaking, go: Callable[[], None]) -> None:
+        self.action = action
+        self.go = go
+        self.at = ""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Preflight:
+    """Clears actions. `post` gets the event that answers an action which is not carried out."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        log_dir: Path | None,
+        post: Callable[[Event], None],
+        jitter: Callable[[], int],
+        accounts: Accounts | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._loop = loop
+        self._log_dir = log_dir
+        self._post = post
+        self._jitter = jitter
+        self._answer_s = answer_s
+        self._accounts = accounts or Accounts()
+        self._flights: dict[Hashable, _Flight] = {}
+        self._hanging = 0
+        self._closed = False
+
+    def clear(self, action: Childmaking, go: Callable[[], None]) -> None:
+        """Call `go` as soon as nothing can hang any more, perhaps at once."""
+        if not _makes_a_child(action) or not self._may_hang(action.spec):
+            go()
+            return
+        flight = _Flight(action, go)
+        if _key(action) in self._flights:
+            self._refuse(action, "an earlier one is still under way")
+            return
+        if self._hanging >= MAX_HANGING:
+            self._refuse(action, f"{self._hanging} earlier attempts hang: a file system or a directory service is gone")
+            return
+        self._flights[_key(action)] = flight
+        self._hanging += 1
+        flight.timer = self._loop.call_later(self._answer_s, self._too_late, flight)
+        threading.Thread(target=self._try, args=(flight,), name="xce-preflight", daemon=True).start()
+
+    def cancel(self, action: CancelSpawn | CancelPreStart) -> bool:
+        """Answer the action that this takes back, where it is under way here; False: it is not."""
+        kind = Spawn if isinstance(action, CancelSpawn) else RunPreStart
+        flight = self._flights.get((kind, action.component, ""))
+        if flight is None or flight.action.generation != action.generation:
+            return False
+        self._land(flight)
+        self._refuse(flight.action, "not wanted any more")
+        return True
+
+    def end(self, action: EndRun) -> None:
+        """Forget what was to be done beside a run that is over; its probes need no answer."""
+        for flight in list(self._flights.values()):
+            late = flight.action
+            if (late.component, late.generation) != (action.component, action.generation):
+                continue
+            if isinstance(late, RunProbe | RunHelper):
+                self._land(flight)
+            if isinstance(late, RunHelper):
+                self._refuse(late, "the component has ended")
+
+    def close(self) -> None:
+        """Carry nothing out any more."""
+        self._closed = True
+        for flight in list(self._flights.values()):
+            self._land(flight)
+
+    def _may_hang(self, spec: ComponentSpec) -> bool:
+        to_a_file = output.log_file(spec.log, spec.name, self._log_dir) is not None
+        return spec.environment_file is not None or to_a_file or not self._accounts.knows(spec.user)
+
+    def _try(self, flight: _Flight) -> None:
+        """In the thread."""
+        spec = flight.action.spec
+        flight.at = f"the user {spec.user}"
+        with suppress(AccountError):
+            self._accounts.find(spec.user)
+        if spec.environment_file is not None:
+            flight.at = f"the environment_file {spec.environment_file.removeprefix('-')}"
+            with suppress(LaunchError):
+                read_environment_file(spec.environment_file)
+        path = output.log_file(spec.log, spec.name, self._log_dir)
+        if path is not None:
+            flight.at = f"the log {path}"
+            with suppress(OutputError):
+                output.try_file(path)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._answered, flight)
+
+    def _answered(self, flight: _Flight) -> None:
+        self._hanging -= 1
+        if self._flights.get(_key(flight.action)) is flight and not self._closed:
+            self._land(flight)
+            flight.go()
+
+    def _too_late(self, flight: _Flight) -> None:
+        self._land(flight)
+        self._refuse(flight.action, f"{flight.at} does not answer within {self._answer_s:g} s")
+
+    def _land(self, flight: _Flight) -> None:
+        del self._flights[_key(flight.action)]
+        if flight.timer is not None:
+            flight.timer.cancel()
+
+    def _refuse(self, action: Childmaking, why: str) -> None:
+        name, generation = action.component, action.generation
+        match action:
+            case Spawn():
+                text = f"cannot start {name}: {why}"
+                self._post(SpawnFailed(component=name, generation=generation, reason=text, jitter=self._jitter()))
+            case RunPreStart():
+                done = PreStartDone(component=name, generation=generation, ok=False, detail=why, jitter=self._jitter())
+                self._post(done)
+            case RunHelper():
+                purpose = action.purpose
+                self._post(HelperDone(component=name, generation=generation, purpose=purpose, ok=False, detail=why))
+            case RunProbe():
+                unknown = Outcome.UNKNOWN
+                self._post(
+                    ProbeDone(component=name, generation=generation, probe=action.probe, outcome=unknown, detail=why)
+                )
+
+
+def _makes_a_child(action: Childmaking) -> bool:
+    return not isinstance(action, RunProbe) or isinstance(action.check.check, ExecCheck)
+
+
+def _key(action: Childmaking) -> Hashable:
+    """There is one of each kind at a time."""
+    match action:
+        case RunHelper():
+            return RunHelper, action.component, action.purpose
+        case RunProbe():
+            return RunProbe, action.component, action.probe
+        case _:
+            return type(action), action.component, ""
