@@ -98,8 +98,10 @@ class Groups:
     def enter(self) -> None:
         """Move the agent into its own group, so that controllers can be enabled beside it. Raises OSError."""
         own = self.root / AGENT
-        own.mkdir(exist_ok=True)
         if cgroupfs.group_of(os.getpid()) != f"{self._name}/{AGENT}":
+            if own.is_dir():
+                cgroupfs.remove(own)  # as in `open`: the children of one that was killed fare the same
+            own.mkdir(exist_ok=True)
             cgroupfs.write(own, "cgroup.procs", str(os.getpid()))
 
     def fuse_fd(self) -> int:
@@ -161,26 +163,29 @@ class Groups:
     # --- groups of components ---------------------------------------------------------------------------------------
 
     def open(self, spec: ComponentSpec, generation: int) -> Group:
-        """The group that this generation is to be born in, with its limits. Raises OSError."""
+        """The group that this generation is to be born in, with its limits. Raises OSError.
+
+        It is a new one wherever nothing lives in the old: some kernels (6.14 and later, and what was made of them) kill
+        every child that is made by CLONE_INTO_CGROUP in a group that was killed before, by whomever.
+        """
+        for group in self._groups.get(spec.name, ()):
+            if group.generation == generation:
+                return group
+        for old in list(self._groups.get(spec.name, ())):
+            self._drop(old)
         name = _name(spec.name)
         if any(is_leased(fact) for fact in spec.run_while):
             name = f"{name}.{generation}"
         path = self.root / name
         scoped = spec.stop.kill_scope is KillScope.PROCESS
         inner = path / MAIN if scoped else path
-        groups = self._groups.setdefault(spec.name, [])
-        for old in [old for old in groups if old.inner != inner]:
-            self._drop(old)
-        group = next(iter(self._groups.setdefault(spec.name, [])), None)
-        if group is None or not inner.is_dir():
-            if group is not None:
-                self._drop(group)
-            inner.mkdir(parents=True, exist_ok=True)
-            if scoped:
-                _make_jobs(path, spec.user)
-            group = Group(component=spec.name, generation=generation, path=path, inner=inner, fd=_open(inner))
-            self._groups.setdefault(spec.name, []).append(group)
-        group.generation = generation
+        if inner.is_dir():
+            cgroupfs.remove(inner)
+        inner.mkdir(parents=True, exist_ok=True)
+        if scoped:
+            _make_jobs(path, spec.user)
+        group = Group(component=spec.name, generation=generation, path=path, inner=inner, fd=_open(inner))
+        self._groups.setdefault(spec.name, []).append(group)
         group.oom_kills = _oom_kills(group)
         self._limit(group, spec)
         return group
@@ -254,8 +259,8 @@ class Groups:
             _remove(group)
 
     def emptied(self, component: str) -> None:
-        """Nothing of the component lives: a group of one generation has done its duty."""
-        for group in [group for group in self._groups.get(component, ()) if group.path.name != _name(component)]:
+        """Nothing of the component lives: its groups have done their duty."""
+        for group in list(self._groups.get(component, ())):
             self._drop(group)
 
     def _drop(self, group: Group) -> None:

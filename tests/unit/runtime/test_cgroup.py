@@ -268,6 +268,44 @@ def test_jobs_that_a_worker_put_into_their_group_are_its_own(fenced: Rig) -> Non
 
 
 @needs_cgroups
+@pytest.mark.parametrize("stop", [StopSpec(), PROCESS], ids=["tree", "process"])
+def test_a_start_after_a_kill_lives(fenced: Rig, stop: StopSpec) -> None:
+    """Whoever killed the group before, the agent or an operator: the next child is not killed with it (Linux 6.14)."""
+    for generation in range(1, 4):
+        pid = fenced.start(shell("echo up; sleep 1000"), generation=generation, stop=stop)
+        fenced.lines(generation)
+        assert alive(pid)
+        group = groups_of(fenced).of("comp", generation)[0]
+        cgroupfs.write(group.path, "cgroup.kill", "1")
+        fenced.exited(generation)
+        if generation == 2:
+            fenced.kill_tree(generation=generation)
+
+
+@needs_cgroups
+def test_an_agent_whose_group_was_killed_before_has_children_that_live(root: Path) -> None:
+    """A successor of an agent that was killed with its whole group goes into a new one."""
+    (root / "agent").mkdir()
+    cgroupfs.write(root / "agent", "cgroup.kill", "1")
+    code = """
+import os, sys
+from pathlib import Path
+from node_manager.core.spec import ComponentSpec
+from node_manager.runtime import cgroupfs
+from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.cgroup import Groups
+from node_manager.runtime.spawn import LaunchPlan, launch
+groups = Groups(Path(sys.argv[1]))
+groups.enter()
+group = groups.open(ComponentSpec(name="comp", role="test", command=("/bin/true",)), 1)
+plan = LaunchPlan(command=("/bin/true",), environment=(), account=Accounts().find(None), cgroup_fd=group.fd)
+print(os.waitpid(launch(plan).pid, 0)[1])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(root)], check=True, capture_output=True, text=True)
+    assert done.stdout == "0\n"
+
+
+@needs_cgroups
 def test_a_leased_components_group_goes_with_its_generation(fenced: Rig) -> None:
     """Each start has a new group, so that what guards one can never reach the next; the empty one is removed."""
     groups = groups_of(fenced)
