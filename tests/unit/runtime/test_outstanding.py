@@ -5,18 +5,22 @@ from node_manager.core.actions import (
     CancelPreStart,
     EndRun,
     KillTree,
+    LookAt,
     RunHelper,
     RunPreStart,
     RunProbe,
     Spawn,
+    TakeEvidence,
     WriteFacts,
 )
 from node_manager.core.durable import DurableFacts
 from node_manager.core.events import (
     Event,
+    EvidenceTaken,
     FactsWriteFailed,
     FactsWritten,
     HelperDone,
+    Looked,
     Outcome,
     PreStartDone,
     ProbeDone,
@@ -102,3 +106,15 @@ def test_a_probe_of_a_run_that_is_over_is_not_repeated() -> None:
     assert after(PROBE, EndRun(component="c", generation=1)).to_repeat() == (PROBE,)
     late = ProbeDone(component="c", generation=1, probe=ProbeKind.READINESS, outcome=Outcome.OK)
     assert after(PROBE, late).to_repeat() == (PROBE,)
+
+
+def test_looks_and_evidence_are_begun_again() -> None:
+    """A look at a late component, and evidence, are taken by the successor, unless they came or the run is over."""
+    look = LookAt(component="c", generation=2, tree=True)
+    evidence = TakeEvidence(component="c", generation=2, spec=spec("c"), said=())
+    assert after(look, evidence).to_wait_for() == ()
+    assert after(look, evidence).to_repeat() == (look, evidence)
+    looked = Looked(component="c", generation=2, sample=None)
+    taken = EvidenceTaken(component="c", generation=2, path=None)
+    assert after(look, evidence, looked, taken).to_repeat() == ()
+    assert after(look, evidence, EndRun(component="c", generation=2)).to_repeat() == ()
