@@ -63,7 +63,12 @@ class Crew:
                     self._threads -= 1
                     return
                 work, done = self._waiting.popleft()
-            result = work()
+            try:
+                result = work()
+            except BaseException:
+                with self._lock:
+                    self._threads -= 1
+                raise
             try:
                 self._loop.call_soon_threadsafe(self._tell, done, result)
             except RuntimeError:

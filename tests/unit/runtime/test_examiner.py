@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,22 +98,58 @@ def hanging(directory: Path, pid: int, name: str = "stat") -> Iterator[Path]:
 def test_looks_that_hang_hold_up_nobody_but_themselves(rig: Rig) -> None:
     """Hanging reads take a bounded number of threads; what waits is bounded, and the loop answers all the while."""
     pid = rig.start(python(FUTEX), name="web")
+    mine = rig.processes.snapshot()[0]
+    everyone = tuple(replace(mine, component=f"c{number}") for number in range(MAX_THREADS + MAX_WAITING + 1))
     before = threads()
     with hanging(rig.directory, pid) as root:
-        made = examiner(rig, root=root)
-        for _ in range(MAX_THREADS):
-            made.carry_out(look())
+        made = Examiner(rig.loop, rig.events.append, lambda: everyone, rig.directory, rig.log_dir, root=root)
+        for one in everyone[:MAX_THREADS]:
+            made.carry_out(look(one.component))
         rig.run_until(lambda: threads() == before + MAX_THREADS, "hanging threads")
-        for _ in range(MAX_WAITING):
-            made.carry_out(look())
+        for one in everyone[:-1]:
+            made.carry_out(look(one.component))
         assert before + MAX_THREADS == threads()
         assert rig.of(Looked) == []
-        made.carry_out(look())
-        assert rig.wait_for(Looked).trouble == "cannot look at it: earlier looks hang"
+        made.carry_out(look(everyone[-1].component))
+        assert rig.wait_for(Looked).trouble == "too many looks at others hang"
         made.close()
     rig.run_until(lambda: threads() == before, "the end of the threads")
     rig.turn()
     assert len(rig.of(Looked)) == 1, "nothing is posted after the end"
+
+
+def test_one_process_that_hangs_takes_one_thread(rig: Rig) -> None:
+    """However often it is asked for, a process is looked at once at a time; then it can be looked at again."""
+    pid = rig.start(python(FUTEX), name="web")
+    before = threads()
+    with hanging(rig.directory, pid) as root:
+        made = examiner(rig, root=root)
+        for _ in range(MAX_THREADS + 1):
+            made.carry_out(look())
+            made.carry_out(evidence())
+        assert threads() <= before + 2
+    rig.wait_for(Looked)
+    rig.run_until(lambda: threads() == before, "the end of the threads")
+    rig.turn()
+    assert len(rig.of(Looked)) == 1
+    made.carry_out(look())
+    rig.wait_for(Looked, 2)
+    made.close()
+
+
+def test_what_is_not_understood_is_answered(rig: Rig) -> None:
+    """Files in /proc that make no sense are no reason to be silent, and cost no thread."""
+    pid = rig.start(python(FUTEX), name="web")
+    root = rig.directory / "proc"
+    (root / "self").mkdir(parents=True)
+    (root / "self" / "mountinfo").write_text("")
+    (root / str(pid)).mkdir()
+    (root / str(pid) / "stat").write_text("nonsense")
+    made = examiner(rig, root=root)
+    made.carry_out(look())
+    assert rig.wait_for(Looked).trouble.startswith("cannot look at it: its files in /proc are not understood")
+    rig.run_until(lambda: threads() == 0, "the end of the threads")
+    made.close()
 
 
 def test_evidence_that_hangs_leaves_what_was_written_so_far(rig: Rig) -> None:
