@@ -7,6 +7,7 @@ signal: it notes every signal that it gets, and its death is noticed.
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from tests.faults.ledger import Ledger
 from tests.faults.observer import Observer, Seen, start_time
-from tests.integration.host import Host, wait_until
+from tests.integration.host import BOUND_S, Host, wait_until
 
 SLEEP = "exec sleep 1000"
 QUICK = {"initial_s": 0.02, "factor": 1, "cap_s": 0.02}
@@ -180,13 +181,23 @@ def witness(host_base: Path | str, name: str, then: str = SLEEP) -> list[str]:
 
 
 def kill(seen: Seen) -> bool:
-    """SIGKILL what was seen; False: it has ended meanwhile."""
-    if start_time(seen.pid) != seen.start:
+    """SIGKILL what was seen, and wait for its death; False: it has ended before."""
+    try:
+        pidfd = os.pidfd_open(seen.pid)
+    except ProcessLookupError:
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(seen.pid, signal.SIGKILL)
+    try:
+        if start_time(seen.pid) != seen.start:
+            return False
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        assert poller.poll(BOUND_S * 1000), f"{seen.component} does not die"
         return True
-    return False
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
 
 
 def replaced(field: Field, name: str) -> None:
@@ -194,7 +205,6 @@ def replaced(field: Field, name: str) -> None:
     seen = field.settled([name])[name]
     assert kill(seen)
     field.ledger.inject()
-    wait_until(lambda: start_time(seen.pid) != seen.start, f"{name} is gone")
     field.settled([name])
 
 
