@@ -76,7 +76,8 @@ def next_step(node: NodeState, member: Member, now: int) -> NextStatus | None:
     if member.condition_until_ns is not None and state.want.up:
         return NextStatus(what="stop, unless the lease is renewed", at_ns=member.condition_until_ns)
     at = wake_ns(state)
-    return None if at is None else NextStatus(what="probe", at_ns=at)
+    what = "probe" if state.run.watch is None else "a look at its process, or a probe"
+    return None if at is None else NextStatus(what=what, at_ns=at)
 
 
 def _start_when(node: NodeState, member: Member, now: int) -> str | None:

@@ -115,6 +115,8 @@ class TestComponentStatus:
         world.advance(2 * S)
         found = status.why(world.state, world.state.members[name], world.now)
         assert (found["verdict"], found["verdict_detail"]) == ("slow", "nothing can be seen")
+        assert found["next"] is not None
+        assert found["next"]["what"] == "a look at its process, or a probe"
 
     def test_running(self) -> None:
         """What runs stands with pid, uptime and its own words."""
