@@ -16,6 +16,8 @@ from node_manager.heartbeat import sockets
 from node_manager.heartbeat.codec import MAX_RECORD_BYTES, MalformedRecord, beat_from, decode, encode
 
 TICK_S = 0.05
+STALL_S = 0.25
+"""The kit was elsewhere, or did not get the processor, for longer than a turn takes."""
 BACKLOG = 16
 DIRECTIVES = {"DRAIN": "0", "DRAIN_DEADLINE_NS": "0", "UNDRAIN": "0", "EPOCH": "0", "DECOMMISSIONED": "0"}
 HELLO = {"XCE_HEARTBEAT": "1", "NODE": "conformance", "INSTANCE_ID": "", "BOOT_ID": "conformance", "ROLES": "test"}
@@ -55,10 +57,20 @@ class Stage:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.agents: list[Agent] = []
+        self._turned_s = time.monotonic()
 
     def turn(self, timeout_s: float = TICK_S) -> None:
-        """Wait once, and let each agent do what is due."""
-        for key, _ in self.selector.select(timeout_s):
+        """Wait once, and let each agent do what is due.
+
+        Time in which the kit itself did not listen is no program's fault.
+        """
+        ready = self.selector.select(timeout_s)
+        at_s = time.monotonic()
+        if at_s - self._turned_s > timeout_s + STALL_S:
+            for agent in self.agents:
+                agent.forgive()
+        self._turned_s = at_s
+        for key, _ in ready:
             key.data()
         for agent in self.agents:
             agent.tick()

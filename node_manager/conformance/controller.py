@@ -118,6 +118,9 @@ def _judge_successor(kit: Kit, point: str, other: Agent, count: int, until_ns: i
 
 def _paused(kit: Kit, stage: Stage, leader: Agent, other: Agent) -> bool:
     assert leader.program is not None
+    before_ns = greatest_validity(leader)
+    # Just after a renewal: a program that stands still in the middle of one may keep a lock of its store's.
+    stage.until(lambda: greatest_validity(leader) > before_ns, TAKE_OVER_S)
     leader.program.signal(signal.SIGSTOP)
     stage.play(0.1)
     until_ns, count = greatest_validity(leader), len(other.heard)

@@ -7,7 +7,7 @@ from node_manager.core.events import Beat, HostState, Leadership
 from node_manager.core.spec import NS_PER_S
 
 HELLO_WITHIN_NS = 5 * NS_PER_S
-SLACK_NS = NS_PER_S
+SLACK_NS = 2 * NS_PER_S
 """What a busy machine may add to an interval without a verdict."""
 RATE_MARGIN_DIVISOR = 1000
 """A validity lacks at least the share of the lease by which clock rates may differ."""
@@ -109,7 +109,7 @@ class Judge:
         if left_ns > longest_ns:
             detail = f"valid for {left_ns / NS_PER_S:.3f} s; at most {longest_ns / NS_PER_S:.3f} s are right"
             self.verdicts.fail("validity", detail)
-        elif left_ns <= 0 and prompt:
-            self.verdicts.fail("validity", "it had passed when it was stated")
+        elif left_ns < -SLACK_NS and prompt:
+            self.verdicts.fail("validity", f"it had passed {-left_ns / NS_PER_S:.1f} s before it was stated")
         else:
             self.verdicts.hold("validity")

@@ -156,7 +156,7 @@ class Speaker:
         self._send(pairs, now)
         self.beat += 1
         self.dirty.clear()
-        self.next_ns = now + INTERVAL_NS * (12 if self.flaw == "promise" else 1)
+        self.next_ns = now + INTERVAL_NS * (20 if self.flaw == "promise" else 1)
         if full:
             self.full_ns = now + FULL_NS
 
@@ -185,22 +185,25 @@ class FileLease:
 
     def acquire(self, *, may_take: bool = True, end_ns: int | None = None) -> tuple[bool, int, int]:
         """Take or renew it; returns whether it is the caller's, its term and its end. Raises StoreError."""
+        now = boottime_ns()
+        found = holder, term, until = self._read()
+        ours = now < until and holder == self.holder
+        if not may_take or (now < until and not ours):
+            return False, term, until
+        term = term if ours else max(term + 1, now)  # a record that was lost does not set terms back
+        until = now + LEASE_NS if end_ns is None else end_ns
+        temporary = self._path.with_suffix(f".{self.holder}")
+        temporary.write_text(f"{self.holder} {term} {until}\n")
         try:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._read() != found:
+                raise StoreError
+            temporary.rename(self._path)
         except BlockingIOError as error:
             raise StoreError from error
-        try:
-            now = boottime_ns()
-            holder, term, until = self._read()
-            ours = now < until and holder == self.holder
-            if not may_take or (now < until and not ours):
-                return False, term, until
-            term = term if ours else max(term + 1, now)  # a record that was lost does not set terms back
-            until = now + LEASE_NS if end_ns is None else end_ns
-            self._path.write_text(f"{self.holder} {term} {until}\n")
-            return True, term, until
         finally:
             fcntl.flock(self._guard, fcntl.LOCK_UN)
+        return True, term, until
 
     def _read(self) -> tuple[str, int, int]:
         try:
