@@ -18,6 +18,9 @@ command -v cc >/dev/null || packages="$packages gcc libc6-dev"
 # libxce's own tests: memory errors, and how other programs find the library.
 command -v valgrind >/dev/null || packages="$packages valgrind"
 command -v pkg-config >/dev/null || packages="$packages pkg-config"
+# The cluster of three manager hosts: a real etcd, and networks between the hosts.
+command -v etcd >/dev/null || packages="$packages etcd-server"
+command -v ip >/dev/null || packages="$packages iproute2"
 if [ -n "$packages" ] && command -v apt-get >/dev/null; then
     if [ "$(id -u)" = 0 ]; then
         apt-get update -qq

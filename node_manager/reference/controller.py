@@ -4,19 +4,18 @@ It keeps every promise of an authority: nothing about leadership before the stor
 before the renewal; a stepping down that says standby, stops renewing, and leaves the lease to run out.
 """
 
-import os
 import zlib
 from enum import Enum
 
-from node_manager.reference.clock import NS_PER_S, boottime_ns, read_boot_id
+from node_manager.reference.clock import NS_PER_S, boottime_ns
 from node_manager.reference.cluster import Cluster
-from node_manager.reference.election import Election, Stance, claim_slot
+from node_manager.reference.election import Stance
 from node_manager.reference.guarded import write_whole
-from node_manager.reference.lease import FileLease
 from node_manager.reference.lines import Connection, LineServer, Message
 from node_manager.reference.loop import EXIT_OK, Context, StartError, publish_port
 from node_manager.reference.register import Refused
 from node_manager.reference.requests import Requests
+from node_manager.reference.store import stand
 
 MAX_CONNECTIONS = 300
 """Every host of a full register, its scheduler, and people; well below the usual 1024 descriptors."""
@@ -37,6 +36,7 @@ class _Watch(Enum):
     SAYING = "saying"
     LOOKING = "looking"
     WAITING = "waiting"
+    RELEASING = "releasing"
 
 
 class Controller:
@@ -53,24 +53,20 @@ class Controller:
             context.loop, settings.listen, limit=MAX_CONNECTIONS, on_message=self._received, on_close=self._closed
         )
         holder = settings.holder or f"{settings.host}/{self._server.address}"
-        lease_path = settings.lease_file("controller.lease")
-        lease_path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        try:
-            self._slot = claim_slot(lease_path, holder)
-        except BlockingIOError:
-            self._server.close()
-            raise StartError(
-                f"cannot stand as {holder!r}: another process does; give each its own XCE_REF_HOLDER"
-            ) from None
-        publish_port(context, self._server.address.port)
         self._stood_down = state_dir / f"controller-{zlib.crc32(holder.encode()):08x}.standby"
-        self.election = Election(
-            FileLease(lease_path, boot_id=read_boot_id(), writer=holder),
-            holder=holder,
-            lease_ns=settings.lease_ns,
-            renew_ns=settings.renew_ns,
-            willing=not self._stood_down.exists(),
-        )
+        try:
+            self._candidate = stand(
+                context,
+                fact="controller.primary",
+                file_name="controller.lease",
+                holder=holder,
+                willing=not self._stood_down.exists(),
+            )
+        except (OSError, StartError):
+            self._server.close()
+            raise
+        self.election = self._candidate.election
+        publish_port(context, self._server.address.port)
         self._cluster = Cluster(state_dir / "register.json", writer=holder, journal=self._journal)
         self._requests = Requests(self, self._cluster)
         self._said: tuple[Stance, int, int] | None = None
@@ -86,6 +82,10 @@ class Controller:
         """See Component."""
         self._watch_dependant()
         self.election.poll(now_ns)
+        if self._watch is _Watch.RELEASING and not self.election.releasing:
+            self._watch = _Watch.NONE
+            if self.election.released:
+                self._journal.say(f"lease given back early: {DEPENDANT} is reported stopped")
         self._say()
         next_ns = self.election.next_ns
         if self.election.stance is Stance.PRIMARY:
@@ -118,7 +118,7 @@ class Controller:
         """See Component."""
         self._cluster.leave("the controller stops")
         self._server.close()
-        os.close(self._slot)
+        self._candidate.close()
 
     def _say(self) -> None:
         """State the leadership where it is known and has changed."""
@@ -167,9 +167,8 @@ class Controller:
         elif self._watch is _Watch.LOOKING:
             self._watch = _Watch.NONE if state in AT_REST else _Watch.WAITING
         elif state == "stopped":
-            self._watch = _Watch.NONE
-            if self.election.release():
-                self._journal.say(f"lease given back early: {DEPENDANT} is reported stopped")
+            self._watch = _Watch.RELEASING
+            self.election.release()
 
     # --- asked by requests -------------------------------------------------------------------------------------
 

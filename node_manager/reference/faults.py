@@ -1,6 +1,7 @@
 """Deliberate misbehaviour, for tests of whoever supervises: `XCE_REF_FAULT`, a comma list. Never set it otherwise.
 
-`ignore-term` ignores SIGTERM; `slow-start=S` opens nothing for S seconds; `mute` sends no heartbeats;
+`ignore-term` ignores SIGTERM; `unfenced` lets a leased program go on after its lease, as one does that has no second
+line: only who supervises it ends it; `slow-start=S` opens nothing for S seconds; `mute` sends no heartbeats;
 `crash-after=S` exits with status 70 S seconds after the start; `hang-after=S` stops doing anything at all.
 """
 
@@ -17,6 +18,7 @@ class Faults:
     """What to do wrong. None and False: nothing."""
 
     ignore_term: bool = False
+    unfenced: bool = False
     mute: bool = False
     slow_start_ns: int | None = None
     crash_after_ns: int | None = None
@@ -29,14 +31,16 @@ def parse_faults(text: str) -> Faults:
     delays: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, separator, amount = word.partition("=")
-        if not separator and name in {"ignore-term", "mute"}:
+        if not separator and name in {"ignore-term", "unfenced", "mute"}:
             flags.add(name)
         elif separator and name in {"slow-start", "crash-after", "hang-after"}:
             delays[name] = _seconds(word, amount)
         else:
-            raise ValueError(f"{word!r} is none of ignore-term, mute, slow-start=S, crash-after=S, hang-after=S")
+            known = "ignore-term, unfenced, mute, slow-start=S, crash-after=S, hang-after=S"
+            raise ValueError(f"{word!r} is none of {known}")
     return Faults(
         ignore_term="ignore-term" in flags,
+        unfenced="unfenced" in flags,
         mute="mute" in flags,
         slow_start_ns=delays.get("slow-start"),
         crash_after_ns=delays.get("crash-after"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from node_manager.reference.loop import MAX_WAIT_NS
 from node_manager.reference.settings import Settings, SettingsError
 
 Facts = Mapping[str, tuple[bool | None, int | None, int | None]]
@@ -17,6 +18,7 @@ class Fence:
                 "is true; run this component under it"
             )
         self._fact = fact
+        self._off = settings.faults.unfenced
         self.term = settings.term
         self.valid_until_ns = settings.lease_valid_until_ns
         self._ended = ""
@@ -31,8 +33,14 @@ class Fence:
         elif value is True and valid_until_ns is not None:
             self.valid_until_ns = max(self.valid_until_ns, valid_until_ns)
 
+    def next_ns(self, now_ns: int) -> int:
+        """When to ask again at the latest."""
+        return now_ns + MAX_WAIT_NS if self._off else self.valid_until_ns
+
     def why_over(self, now_ns: int) -> str:
         """Why it may do nothing any more; empty while it may. What has ended stays ended."""
+        if self._off:
+            return ""
         if not self._ended and now_ns >= self.valid_until_ns:
             self._ended = f"the validity of {self._fact} has passed"
         return self._ended

@@ -1,13 +1,11 @@
 """The lease keeper: holds `lease.NAME` through the same store as the controller, and states it with its token."""
 
-import os
 import re
 
-from node_manager.reference.clock import read_boot_id
-from node_manager.reference.election import Election, Stance, claim_slot
-from node_manager.reference.lease import FileLease
-from node_manager.reference.loop import EXIT_OK, Context, StartError
+from node_manager.reference.election import Stance
+from node_manager.reference.loop import EXIT_OK, Context
 from node_manager.reference.settings import SettingsError
+from node_manager.reference.store import stand
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 """What may follow `lease.` in the name of a fact."""
@@ -24,19 +22,9 @@ class Keeper:
         self._client = context.client
         self._journal = context.journal
         settings = context.settings
-        path = settings.lease_file(f"{name}.lease")
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         holder = settings.holder or f"{settings.host}/{name}"
-        try:
-            self._slot = claim_slot(path, holder)
-        except BlockingIOError:
-            raise StartError(f"cannot keep lease {name} as {holder!r}: another process does") from None
-        self._election = Election(
-            FileLease(path, boot_id=read_boot_id(), writer=holder),
-            holder=holder,
-            lease_ns=settings.lease_ns,
-            renew_ns=settings.renew_ns,
-        )
+        self._candidate = stand(context, fact=f"lease.{name}", file_name=f"{name}.lease", holder=holder)
+        self._election = self._candidate.election
         self._held: bool | None = None
 
     def tick(self, now_ns: int) -> int:
@@ -64,4 +52,4 @@ class Keeper:
 
     def close(self) -> None:
         """See Component."""
-        os.close(self._slot)
+        self._candidate.close()

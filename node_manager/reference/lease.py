@@ -1,4 +1,4 @@
-"""A lease on one host: a record in a file. `LeaseStore` is the seam where a distributed store would stand.
+"""What an election needs of a store, and a lease on one host: a record in a file. `etcd` has the distributed one.
 
 The record is {holder, term, valid_until_ns, boot_id}; `valid_until_ns` is CLOCK_BOOTTIME of that boot. What makes a
 lease is the record, never a lock: a lock is freed at death at once, and kept for ever by a stopped process.
@@ -37,11 +37,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """`holder` has the lease until `valid_until_ns`."""
+    """`holder` has the lease until `valid_until_ns`; None: the store does not say when."""
 
     holder: str
     term: int
-    valid_until_ns: int
+    valid_until_ns: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +58,39 @@ class Unknown:
     reason: str
 
 
+Answer = Held | Taken | Free | Unknown
+
+
 class LeaseStore(Protocol):
-    """What an election needs of a store. No call blocks for longer than one small file does."""
+    """What an election needs of a store. One question at a time; a newer one takes the place of the last.
 
-    def look(self) -> Free | Taken | Unknown:
-        """Who has the lease; changes nothing."""
+    Nothing here blocks for longer than one small file does. Times are CLOCK_BOOTTIME in nanoseconds.
+    """
+
+    def look(self) -> None:
+        """Ask who has the lease; changes nothing. Answered by Free, Taken or Unknown."""
         ...
 
-    def acquire(self, *, holder: str, lease_ns: int, new_term: bool = False) -> Held | Taken | Unknown:
-        """Take or renew the lease. `new_term`: the holder gave its own up before, so even its own is a new one."""
+    def acquire(self, *, lease_ns: int, new_term: bool) -> None:
+        """Ask to take or renew the lease. `new_term`: the holder gave its own up before, so even its own is a new one.
+
+        Answered by Held, by Taken or Free where the lease was lost meanwhile, or by Unknown.
+        """
         ...
 
-    def release(self, *, holder: str, term: int) -> bool:
-        """End the holder's own lease now. Only where every dependant is known to be stopped."""
+    def release(self, *, term: int) -> None:
+        """Ask to end the holder's own lease now. Only where every dependant is known to be stopped.
+
+        Answered by Free, or by Unknown: then it runs out by itself.
+        """
+        ...
+
+    def answer(self, now_ns: int) -> Answer | None:
+        """The answer to the last question, once; None: there is none yet."""
+        ...
+
+    def next_ns(self) -> int:
+        """When to ask for the answer again at the latest, though no descriptor was ready meanwhile."""
         ...
 
 
@@ -85,7 +105,7 @@ class LeaseRecord:
 
 
 class FileLease:
-    """LeaseStore in one file. `writer` names the caller's slot; `clock` is CLOCK_BOOTTIME in nanoseconds."""
+    """The lease in one file. `writer` names the caller's slot; `clock` is CLOCK_BOOTTIME in nanoseconds."""
 
     def __init__(self, path: Path, *, boot_id: str, writer: str, clock: Callable[[], int] = boottime_ns) -> None:
         self._file = GuardedFile(path, writer=writer)
@@ -95,7 +115,7 @@ class FileLease:
         """Highest term and time when the record was first found missing: a higher term since then begins anew."""
 
     def look(self) -> Free | Taken | Unknown:
-        """See LeaseStore."""
+        """Who has the lease; changes nothing."""
         now_ns = self._clock()
         try:
             record = _decode(self._file.read())
@@ -106,7 +126,7 @@ class FileLease:
         return _taken(record) if self._valid(record, now_ns) else Free(term=record.term)
 
     def acquire(self, *, holder: str, lease_ns: int, new_term: bool = False) -> Held | Taken | Unknown:
-        """See LeaseStore."""
+        """Take or renew the lease; see LeaseStore."""
         for _ in range(UPDATE_ATTEMPTS):
             before_ns = self._clock()
             try:
@@ -132,7 +152,7 @@ class FileLease:
         return Unknown(reason=f"lease record {self._file.path} is being changed by others")
 
     def release(self, *, holder: str, term: int) -> bool:
-        """See LeaseStore. False: not released, it runs out by itself."""
+        """End the holder's own lease now. False: not released, it runs out by itself."""
         try:
             raw = self._file.read()
             record = _decode(raw)
@@ -177,6 +197,37 @@ class FileLease:
 
     def _unreadable(self, error: Exception) -> Unknown:
         return Unknown(reason=f"cannot use lease record {self._file.path}: {error}")
+
+
+class FileStore:
+    """LeaseStore over a FileLease: every question is answered at once."""
+
+    def __init__(self, lease: FileLease, *, holder: str) -> None:
+        self._lease = lease
+        self._holder = holder
+        self._answer: Answer | None = None
+
+    def look(self) -> None:
+        """See LeaseStore."""
+        self._answer = self._lease.look()
+
+    def acquire(self, *, lease_ns: int, new_term: bool) -> None:
+        """See LeaseStore."""
+        self._answer = self._lease.acquire(holder=self._holder, lease_ns=lease_ns, new_term=new_term)
+
+    def release(self, *, term: int) -> None:
+        """See LeaseStore."""
+        done = self._lease.release(holder=self._holder, term=term)
+        self._answer = Free(term=term) if done else Unknown(reason="the lease could not be given back")
+
+    def answer(self, now_ns: int) -> Answer | None:  # noqa: ARG002 -- it never comes late
+        """See LeaseStore."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    def next_ns(self) -> int:
+        """See LeaseStore: never asked for, the answer is there."""
+        return 0
 
 
 def _taken(record: LeaseRecord) -> Taken:

@@ -23,7 +23,7 @@ class Provisioner:
         if why := self._fence.why_over(now_ns):
             self._journal.say(f"fenced: {why}")
             self.exit_status = EXIT_FENCED
-        return self._fence.valid_until_ns
+        return self._fence.next_ns(now_ns)
 
     def terminate(self) -> None:
         """See Component."""

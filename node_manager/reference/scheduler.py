@@ -3,16 +3,15 @@
 import os
 from typing import Any
 
-from node_manager.reference.clock import NS_PER_MS, boottime_ns
+from node_manager.reference.clock import boottime_ns
 from node_manager.reference.fence import Fence
 from node_manager.reference.guarded import FILE_MODE
 from node_manager.reference.lines import Message
 from node_manager.reference.link import REPORT_NS, Link, code_of, is_ok
 from node_manager.reference.loop import EXIT_FENCED, EXIT_OK, MAX_WAIT_NS, Context
 
-TRACE_NS = 100 * NS_PER_MS
-MAX_TRACE_LINES = 100_000
-"""A trace is for a test of minutes."""
+MAX_TRACE_LINES = 1_000_000
+"""A trace is for a test of an hour at most."""
 FACT = "controller.primary"
 
 
@@ -45,14 +44,14 @@ class Scheduler:
         if why := self._fence.why_over(now_ns):
             self._end(EXIT_FENCED, f"fenced: {why}")
             return now_ns
-        next_ns = min(self._fence.valid_until_ns, self._link.tick(now_ns), now_ns + MAX_WAIT_NS)
+        next_ns = min(self._fence.next_ns(now_ns), self._link.tick(now_ns))
         if self._link.joined:
             if now_ns >= self._next_report_ns:
                 self._next_report_ns = now_ns + REPORT_NS
                 self._link.send({"op": "beat"})
             next_ns = min(next_ns, self._next_report_ns)
         if self._trace is not None:
-            next_ns = min(next_ns, self._trace.tick(now_ns, self._fence.term))
+            next_ns = min(next_ns, self._trace.tick(now_ns, self._fence))
         return next_ns
 
     def terminate(self) -> None:
@@ -114,14 +113,16 @@ class _Trace:
     def __init__(self, context: Context) -> None:
         path = context.settings.state_dir / "scheduler.log"
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._every_ns = context.settings.trace_ns
         self._next_ns = 0
         self._lines = 0
 
-    def tick(self, now_ns: int, term: int) -> int:
+    def tick(self, now_ns: int, fence: Fence) -> int:
         if now_ns >= self._next_ns and self._lines < MAX_TRACE_LINES:
-            self._next_ns = now_ns + TRACE_NS
+            self._next_ns = now_ns + self._every_ns
             self._lines += 1
-            os.write(self._fd, f'{{"term": {term}, "boottime_ns": {now_ns}}}\n'.encode())
+            line = f'{{"term": {fence.term}, "boottime_ns": {now_ns}, "valid_until_ns": {fence.valid_until_ns}}}\n'
+            os.write(self._fd, line.encode())
         return self._next_ns if self._lines < MAX_TRACE_LINES else now_ns + MAX_WAIT_NS
 
     def close(self) -> None:

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from node_manager.reference.clock import NS_PER_S
+from node_manager.reference.clock import NS_PER_MS, NS_PER_S
 from node_manager.reference.faults import Faults, parse_faults
 
 DEFAULT_CONTROLLER = "127.0.0.1:7011"
 DEFAULT_HTTP = "127.0.0.1:7080"
+DEFAULT_ETCD_PREFIX = "/xce"
 DEFAULT_LEASE_S = 10.0
 RENEWALS_PER_LEASE = 5
 """Four renewals may fail in a row before the lease is lost."""
 MAX_LEASE_S = 3600.0
 MIN_LEASE_S = 0.1
 MAX_PORT = 65535
+DEFAULT_TRACE_MS = 100.0
+MAX_TRACE_MS = 10_000.0
+DEFAULT_GRACE_S = 120.0
+MAX_GRACE_S = 86_400.0
 MAX_SLOTS = 1024
 """A worker holds one descriptor for each job."""
 MAX_CONTROLLERS = 16
@@ -70,12 +75,24 @@ def parse_address(text: str) -> Address:
     return Address(str(found[0][4][0]), int(port))
 
 
-def parse_addresses(text: str) -> tuple[Address, ...]:
+def parse_addresses(text: str, variable: str = "XCE_REF_CONTROLLERS") -> tuple[Address, ...]:
     """Read a comma list of addresses; at least one. Raises SettingsError."""
     addresses = tuple(parse_address(part) for part in text.split(",") if part.strip())
     if not 1 <= len(addresses) <= MAX_CONTROLLERS:
-        raise SettingsError(f"cannot use XCE_REF_CONTROLLERS={text!r}: list 1 to {MAX_CONTROLLERS} IP:PORT")
+        raise SettingsError(f"cannot use {variable}={text!r}: list 1 to {MAX_CONTROLLERS} IP:PORT")
     return addresses
+
+
+def parse_etcd(text: str) -> tuple[Address, ...]:
+    """Read a comma list of etcd's client addresses or http:// URLs; empty: none. Raises SettingsError."""
+    if not text.strip():
+        return ()
+    if "https://" in text:
+        raise SettingsError(
+            f"cannot use XCE_REF_ETCD={text!r}: it speaks plain HTTP only; give an address without TLS, on a network "
+            "that you trust with your hosts"
+        )
+    return parse_addresses(text.replace("http://", "").replace("/", ""), "XCE_REF_ETCD")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +109,12 @@ class Settings:
     renew_ns: int
     holder: str | None
     lease_path: Path | None
+    etcd: tuple[Address, ...]
+    etcd_prefix: str
+    grace_ns: int
     state_path: Path | None
     trace: bool
+    trace_ns: int
     term: int | None
     lease_valid_until_ns: int | None
     supervised: bool
@@ -131,8 +152,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         renew_ns=int(renew_s * NS_PER_S),
         holder=_name(environ, "XCE_REF_HOLDER") or None,
         lease_path=Path(lease) if lease else None,
+        etcd=parse_etcd(environ.get("XCE_REF_ETCD", "")),
+        etcd_prefix=(_name(environ, "XCE_REF_ETCD_PREFIX") or DEFAULT_ETCD_PREFIX).rstrip("/"),
+        grace_ns=int(_number(environ, "XCE_REF_HOST_LOSS_GRACE_S", DEFAULT_GRACE_S, 0.001, MAX_GRACE_S) * NS_PER_S),
         state_path=Path(state) if state else None,
         trace=environ.get("XCE_REF_TRACE", "") == "1",
+        trace_ns=int(_number(environ, "XCE_REF_TRACE_MS", DEFAULT_TRACE_MS, 1, MAX_TRACE_MS) * NS_PER_MS),
         term=_count(environ, "XCE_TERM"),
         lease_valid_until_ns=_count(environ, "XCE_LEASE_VALID_UNTIL_NS"),
         supervised=bool(environ.get("XCE_HEARTBEAT_SOCKET")),

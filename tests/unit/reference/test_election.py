@@ -1,38 +1,45 @@
 """The election: what may be said about leadership, and when."""
 
 from node_manager.reference.election import Election, Stance
-from node_manager.reference.lease import Free, Held, Taken, Unknown
+from node_manager.reference.lease import Answer, Free, Held, Taken, Unknown
 
 LEASE_NS = 10_000_000_000
 RENEW_NS = 2_000_000_000
 MARGIN_NS = 10_000_000
+NEVER_NS = 10**18
 
 
 class ScriptedStore:
-    """A LeaseStore that answers what it is told to, and remembers what it was asked."""
+    """A LeaseStore that answers what it is told to, and remembers what it was asked. `late`: only when told to."""
 
-    def __init__(self, *answers: Held | Taken | Free | Unknown) -> None:
+    def __init__(self, *answers: Answer, late: bool = False) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
+        self.late = late
+        self.ready = False
 
-    def _next(self) -> Held | Taken | Free | Unknown:
+    def _ask(self, question: str) -> None:
+        self.asked.append(question)
+        self.ready = not self.late
+
+    def look(self) -> None:
+        self._ask("look")
+
+    def acquire(self, *, lease_ns: int, new_term: bool) -> None:
+        self._ask(f"acquire {lease_ns} {new_term}")
+
+    def release(self, *, term: int) -> None:
+        self._ask(f"release {term}")
+
+    def answer(self, now_ns: int) -> Answer | None:
+        assert now_ns >= 0
+        if not self.ready:
+            return None
+        self.ready = False
         return self.answers.pop(0)
 
-    def look(self) -> Free | Taken | Unknown:
-        self.asked.append("look")
-        answer = self._next()
-        assert not isinstance(answer, Held)
-        return answer
-
-    def acquire(self, *, holder: str, lease_ns: int, new_term: bool = False) -> Held | Taken | Unknown:
-        self.asked.append(f"acquire {holder} {lease_ns} {new_term}")
-        answer = self._next()
-        assert not isinstance(answer, Free)
-        return answer
-
-    def release(self, *, holder: str, term: int) -> bool:
-        self.asked.append(f"release {holder} {term}")
-        return True
+    def next_ns(self) -> int:
+        return NEVER_NS
 
 
 def election(store: ScriptedStore, *, willing: bool = True) -> Election:
@@ -126,22 +133,26 @@ def test_stepping_down_stops_renewing_and_leaves_the_record() -> None:
     assert (candidate.stance, candidate.term) == (Stance.PRIMARY, 2)
     candidate.poll(2 * RENEW_NS + 1)
     assert store.asked == [
-        f"acquire me {LEASE_NS} False",
+        f"acquire {LEASE_NS} False",
         "look",
-        f"acquire me {LEASE_NS} True",
-        f"acquire me {LEASE_NS} False",
+        f"acquire {LEASE_NS} True",
+        f"acquire {LEASE_NS} False",
     ]
 
 
 def test_a_leader_cannot_release() -> None:
-    """A lease is given back after stepping down, never while primary is said."""
-    store = ScriptedStore(Held(term=1, valid_until_ns=LEASE_NS))
+    """A lease is given back after stepping down, never while primary is said; whether it was, the store tells."""
+    store = ScriptedStore(Held(term=1, valid_until_ns=LEASE_NS), Free(term=1))
     candidate = election(store)
     candidate.poll(0)
-    assert not candidate.release()
+    candidate.release()
+    assert store.asked == [f"acquire {LEASE_NS} False"]
     candidate.step_down()
-    assert candidate.release()
-    assert store.asked[-1] == "release me 1"
+    candidate.release()
+    assert store.asked[-1] == "release 1"
+    assert (candidate.releasing, candidate.released) == (True, False)
+    candidate.poll(1)
+    assert (candidate.releasing, candidate.released) == (False, True)
 
 
 def test_a_rival_looks_again_at_the_end_of_the_others_lease() -> None:
@@ -149,3 +160,84 @@ def test_a_rival_looks_again_at_the_end_of_the_others_lease() -> None:
     candidate = election(ScriptedStore(Taken(holder="other", term=1, valid_until_ns=RENEW_NS // 2)))
     candidate.poll(0)
     assert candidate.next_ns == RENEW_NS // 2
+
+
+def test_an_answer_that_comes_after_stepping_down_brings_nothing_back() -> None:
+    """A renewal that was under way when standby was said makes nobody primary."""
+    store = ScriptedStore(
+        Held(term=1, valid_until_ns=LEASE_NS),
+        Held(term=1, valid_until_ns=2 * LEASE_NS),
+        Held(term=2, valid_until_ns=3 * LEASE_NS),
+    )
+    candidate = election(store)
+    candidate.poll(0)
+    store.late = True
+    candidate.poll(RENEW_NS)
+    candidate.step_down()
+    store.ready = True
+    candidate.poll(RENEW_NS + 1)
+    assert candidate.stance is Stance.STANDBY
+
+
+def test_an_answer_from_before_standby_does_not_count_after_standing_again() -> None:
+    """What was asked under the old term cannot make it primary under that: it asks anew, and has a new term."""
+    store = ScriptedStore(
+        Held(term=1, valid_until_ns=LEASE_NS),
+        Held(term=1, valid_until_ns=2 * LEASE_NS),
+        Held(term=2, valid_until_ns=3 * LEASE_NS),
+    )
+    candidate = election(store)
+    candidate.poll(0)
+    store.late = True
+    candidate.poll(RENEW_NS)
+    candidate.step_down()
+    candidate.stand(RENEW_NS + 1)
+    store.ready = True
+    stances = []
+    candidate.poll(RENEW_NS + 2)
+    stances.append((candidate.stance, candidate.term))
+    store.ready = True
+    candidate.poll(RENEW_NS + 3)
+    stances.append((candidate.stance, candidate.term))
+    assert stances == [(Stance.STANDBY, 1), (Stance.PRIMARY, 2)]
+    assert store.asked[-1] == f"acquire {LEASE_NS} True"
+
+
+def test_a_store_that_does_not_answer_leaves_what_was_stated_until_its_end() -> None:
+    """A question without an answer neither ends nor lengthens a leadership, and the end is noticed without one."""
+    store = ScriptedStore(Held(term=1, valid_until_ns=LEASE_NS), Held(term=1, valid_until_ns=2 * LEASE_NS))
+    candidate = election(store)
+    candidate.poll(0)
+    store.late = True
+    candidate.poll(RENEW_NS)
+    until_ns = candidate.valid_until_ns
+    candidate.poll(until_ns - 1)
+    assert (candidate.stance, candidate.valid_until_ns) == (Stance.PRIMARY, until_ns)
+    candidate.poll(until_ns)
+    assert candidate.stance is Stance.STANDBY
+    store.ready = True
+    candidate.poll(until_ns + 1)
+    assert candidate.stance is Stance.STANDBY, "its term ended with the word standby"
+
+
+def test_a_lease_that_lapsed_or_was_given_up_is_remembered_as_over() -> None:
+    """Before standby is said the next process is left word that this term is over; a new leadership takes it back."""
+    words: list[bool] = []
+    store = ScriptedStore(
+        Held(term=1, valid_until_ns=LEASE_NS),
+        Unknown(reason="gone"),
+        Held(term=2, valid_until_ns=9 * LEASE_NS),
+    )
+    candidate = Election(store, holder="me", lease_ns=LEASE_NS, renew_ns=RENEW_NS, remember=words.append)
+    candidate.poll(0)
+    candidate.poll(LEASE_NS)
+    assert words == [True]
+    candidate.poll(candidate.next_ns)
+    assert (words, candidate.term) == ([True, False], 2)
+
+
+def test_a_successor_of_a_term_that_is_over_begins_a_new_one() -> None:
+    """A restarted process whose predecessor said standby asks for a new term, though the lease is still its own."""
+    store = ScriptedStore(Held(term=2, valid_until_ns=LEASE_NS))
+    Election(store, holder="me", lease_ns=LEASE_NS, renew_ns=RENEW_NS, new_term=True).poll(0)
+    assert store.asked == [f"acquire {LEASE_NS} True"]
