@@ -28,7 +28,16 @@ from node_manager.core.events import (
     Tick,
     TreeEmpty,
 )
-from node_manager.core.happenings import Adopted, ComponentEvent, Gone, RestartAsked, StartAsked, Updated, Wanted
+from node_manager.core.happenings import (
+    Adopted,
+    ComponentEvent,
+    Gone,
+    RestartAsked,
+    RunEvent,
+    StartAsked,
+    Updated,
+    Wanted,
+)
 from node_manager.core.intent import Want
 from node_manager.core.run import Phase, Run
 from node_manager.core.spec import NS_PER_S, ComponentSpec
@@ -78,22 +87,7 @@ class _Turn(Watcher):
             case _ as never:
                 assert_never(never)
 
-    def of_this_run(
-        self,
-        run: Run,
-        event: Spawned
-        | SpawnFailed
-        | PreStartDone
-        | Gone
-        | TreeEmpty
-        | FuseLost
-        | ProbeDone
-        | Beat
-        | HeartbeatClosed
-        | Notified
-        | Looked
-        | EvidenceTaken,
-    ) -> None:
+    def of_this_run(self, run: Run, event: RunEvent) -> None:
         match event:
             # What a process says before its spawn was answered counts: it may say hello within microseconds.
             case Beat() if run.phase is Phase.LIVE or run.phase is Phase.SPAWN:

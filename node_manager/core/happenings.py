@@ -75,24 +75,18 @@ class Updated:
     old: ComponentSpec
 
 
-ComponentEvent = (
-    Wanted
-    | StartAsked
-    | RestartAsked
-    | Adopted
-    | Updated
-    | Spawned
+RunEvent = (
+    Spawned
     | SpawnFailed
     | PreStartDone
     | Gone
     | TreeEmpty
-    | FuseLost
     | ProbeDone
     | Looked
     | EvidenceTaken
     | Beat
     | HeartbeatClosed
     | Notified
-    | Stalled
-    | Tick
 )
+"""What concerns one run, whose generation it carries."""
+ComponentEvent = Wanted | StartAsked | RestartAsked | Adopted | Updated | RunEvent | Stalled | Tick
