@@ -84,6 +84,7 @@ RunEvent = (
     | ProbeDone
     | Looked
     | EvidenceTaken
+    | FuseLost
     | Beat
     | HeartbeatClosed
     | Notified
