@@ -22,6 +22,7 @@ from node_manager.core.events import (
     Exited,
     ExitStatus,
     Found,
+    FuseLost,
     HeartbeatClosed,
     Past,
     Stalled,
@@ -202,6 +203,9 @@ class Agent:
         )
         # A wrong configuration leaves the last good one in force.
         self.post(self._configuration())
+        for process, _ in self._proven(host.record):
+            if process.unguarded:
+                self.lost_fuse(process)
         zombies, host.zombies = host.zombies, []
         for process, status in zombies:
             self.process_died(process, status)
@@ -281,6 +285,12 @@ class Agent:
         left = len([item for item in self.host.tree(component) if item is not process])
         jitter = self.rng.randrange(1024)
         self.post(Exited(component=component, generation=generation, status=status, left=left, jitter=jitter))
+
+    def lost_fuse(self, process: Process) -> None:
+        """The fuse of a main process ended, or is not there."""
+        assert process.component is not None
+        lost = FuseLost(component=process.component, generation=process.generation, reason="killed")
+        self.later(self.rng.randrange(1, 20 * NS_PER_MS), lambda: self.post(lost))
 
     def hear(self, process: Process, said: Beat | HeartbeatClosed) -> None:
         """A heartbeat came; only the main process of the current generation may speak."""

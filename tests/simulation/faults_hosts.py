@@ -64,6 +64,12 @@ def _stopped_to_the_end(cluster: Cluster, host: Host, lasts_ns: int) -> None:
         rng.choice((stop_agent, Host.kill_agent, Host.reexec_agent))(host, at_ns)
 
 
+def _fuse_lost(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """Something kills the fuse of the leader's scheduler."""
+    del lasts_ns
+    leader(cluster, host).lose_fuse(LEASED)
+
+
 def _late_start(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     """The leader's scheduler is started by a child that stands still beyond the lease, and so does its agent."""
     host = leader(cluster, host)
@@ -278,6 +284,7 @@ def _denied(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "agent killed": _agent_killed,
     "agent stopped": _agent_stopped,
+    "fuse lost": _fuse_lost,
     "late start": _late_start,
     "agent stopped to the lease's end": _stopped_to_the_end,
     "agent replaced": _replaced,

@@ -230,6 +230,19 @@ class Host:
         fuse = self.fuses.get(component)
         return fuse is not None and self.cluster.assumptions.fuse and (fuse[0] != generation or self.clock() >= fuse[1])
 
+    def lose_fuse(self, component: str) -> None:
+        """Kill a fuse: its agent sees it end, if it runs."""
+        generation, _ = self.fuses.get(component, (0, 0))
+        guarded = [process for process in self.mains(component) if process.generation == generation]
+        if self.agent is None or self.agent.frozen or not guarded:
+            return
+        del self.fuses[component]
+        for process in guarded:
+            self.world.note(f"{self.name}: the fuse of {component} {process.pid} is lost")
+            process.unguarded = True
+            self.cluster.invariants.fuse_lost(self.agent, process)
+            self.agent.lost_fuse(process)
+
     def _fuse_fires(self, component: str, *, resumed: bool = False) -> None:
         """Kill. After a suspend that is what happens first: what was suspended beyond its lease runs no more."""
         fuse = self.fuses.get(component)

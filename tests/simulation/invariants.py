@@ -35,6 +35,8 @@ SIGKILL = 9
 MAX_QUEUE = 2000
 MAX_RESTARTS_PER_MINUTE = 40
 """A component that dies at birth doubles its delay: ten starts in a minute; the rest is what operators ask for."""
+UNGUARDED_NS = 9 * NS_PER_S
+"""How long something may run on without its fuse: the longest time to stop that is configured here, and a second."""
 PROMPT_NS = 100 * NS_PER_MS
 """How long an agent may take to act once it runs again."""
 
@@ -63,7 +65,7 @@ class Invariants:
         """Look at what is looked at always."""
         if len(self.schedulers) > 1:
             self.schedulers = [process for process in self.schedulers if process.alive]
-            acting = [process for process in self.schedulers if not process.host.suspended]
+            acting = [process for process in self.schedulers if not process.host.suspended and not _is_lost(process)]
             if len(acting) > 1:
                 where = ", ".join(f"{process.host.name} pid {process.pid}" for process in acting)
                 raise Violation("one scheduler", where)
@@ -140,6 +142,16 @@ class Invariants:
         if self.cluster.world.now - max(agent.thawed_ns, agent.born_ns) > PROMPT_NS:
             raise Violation("agent before fuse", f"{process.component} on {host.name}")
 
+    def fuse_lost(self, agent: Agent, process: Process) -> None:
+        """A fuse was lost: an agent that goes on running ends what nothing guards any more."""
+
+        def look() -> None:
+            if process.alive and not process.killed and not agent.dead and agent.stood_still_ns == stood_still_ns:
+                raise Violation("fuse first", f"{process.component} on {process.host.name} goes on without a fuse")
+
+        stood_still_ns = agent.stood_still_ns
+        self.cluster.world.later(UNGUARDED_NS, look)
+
     def signalled(self, agent: Agent, action: Signal, process: Process) -> None:
         """The agent sends a signal to one process."""
         where = f"{action.component} on {agent.host.name}"
@@ -202,3 +214,9 @@ class Invariants:
     def settled(self) -> None:
         """The faults have ceased for long: everything is as it should be."""
         settled.check(self.cluster)
+
+
+def _is_lost(process: Process) -> bool:
+    """Tell whether nothing is left that could end it: its fuse is lost, and its agent cannot act (an assumption)."""
+    agent = process.host.agent
+    return process.unguarded and (agent is None or agent.frozen)

@@ -116,6 +116,12 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "a lost fuse is not noticed",
+        CORE + "component.py",
+        '        if self.state.aim is Aim.NONE:\n            self.stop(Aim.RETRY, f"its fuse',
+        '        if self.now < 0:\n            self.stop(Aim.RETRY, f"its fuse',
+    ),
+    Mutation(
         "a blown fuse does not keep its group empty",
         SHELL + "effects.py",
         "        if action.not_after_ns is not None and host.fuse_blown(*key):\n",

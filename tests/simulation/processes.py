@@ -75,6 +75,8 @@ class Process:
     """When it was last stopped, in the world's time."""
     killed: bool = False
     job: bool = False
+    unguarded: bool = False
+    """Its fuse was lost."""
     hangs: bool = False
     """It sleeps for ever, and does nothing that it should."""
     env_lease_ns: int | None = None
