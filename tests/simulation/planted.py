@@ -65,7 +65,7 @@ MUTATIONS = (
         "a renewal under the same term is refused",
         CORE + "facts.py",
         "    if said.term < table.highest.get(said.fact, 0):",
-        "    if said.term <= table.highest.get(said.fact, 0):",
+        "    if said.fact in table.highest and said.term <= table.highest[said.fact]:",
     ),
     Mutation(
         "a new term does not restart",
