@@ -6,7 +6,7 @@
  * and SIGKILL. What it guards is a cgroup, or, where there is none, a process that enlisted itself before its exec and
  * whatever carries its markers. A fuse that has blown keeps what it guards empty, until it is armed anew. It obeys the
  * newest connection of a process of its own user and nobody else. node_manager/runtime/fuse.py is the other side;
- * docs/decisions/0006-fuse.md has the reasons.
+ * docs/decisions/0010-fuse.md has the reasons.
  *
  * It allocates nothing after its start and asks the kernel for memory that stays, a real-time priority and to be
  * spared by the OOM killer; what of that it got, its answers say.
@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
@@ -467,6 +468,8 @@ static void ask_for_favours(void)
     struct sched_param priority = {.sched_priority = 1};
     if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &priority) == 0)
         marks |= REAL_TIME;
+    else
+        (void)!setpriority(PRIO_PROCESS, 0, -20);
     if (mlockall(MCL_CURRENT | MCL_FUTURE) == 0)
         marks |= LOCKED;
 }

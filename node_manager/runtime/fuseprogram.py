@@ -360,8 +360,11 @@ def main() -> int:
     """See the module."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write("-1000")
-    with contextlib.suppress(OSError):
+    try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
     return Fuse(sys.argv[1], sys.argv[2]).run()
 
 
