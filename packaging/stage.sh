@@ -1,0 +1,76 @@
+#!/bin/sh
+# Lay out below a directory what a package installs: the program with everything that it imports, and its units, roles,
+# manual pages and completions. Nothing is left in the source tree.
+# usage: packaging/stage.sh DIRECTORY UNIT_DIR REVISION
+#
+# The program is a virtual environment of the distribution's own Python. The package has it in one place,
+# /usr/lib/xce-node-manager/package; the maintainer scripts give each version a directory of its own (hard links) and
+# point /usr/lib/xce-node-manager/current at it last. So while a package manager replaces files, and when it fails half
+# way, the installed version stays whole.
+set -eu
+cd "$(dirname "$0")/.."
+stage=$1
+unit_dir=$2
+revision=$3
+python=${PYTHON:-/usr/bin/python3}
+pip=${PIP:-.venv/bin/pip}
+lib=/usr/lib/xce-node-manager
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' node_manager/__init__.py)
+home=$lib/versions/$version-$revision
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The wheel is built from a copy: a build leaves directories behind.
+mkdir "$work/source" "$work/wheels"
+tar -c --exclude=__pycache__ --exclude='*.so' --exclude=xce-fuse \
+    node_manager native roles packaging/examples setup.py pyproject.toml README.md LICENSE | tar -x -C "$work/source"
+
+program=$stage$lib/package
+mkdir -p "$program"
+"$python" -m venv --without-pip "$program"
+"$pip" --python "$program/bin/python3" wheel --quiet --wheel-dir "$work/wheels" "$work/source"
+"$pip" --python "$program/bin/python3" install --quiet --no-index --no-compile --find-links "$work/wheels" xce-node-manager
+[ -x "$(echo "$program"/lib/python3.*/site-packages/node_manager/runtime/xce-fuse)" ] || {
+    echo "cannot build the parts in C: install gcc, libc6-dev and python3-dev" >&2
+    exit 1
+}
+
+# What named the place where it was built names the place where it will be.
+rm -f "$program"/bin/[Aa]ctivate* "$program/.gitignore"
+for script in "$program"/bin/xce-*; do
+    sed -i "1s|.*|#!$home/bin/python3 -I|" "$script"
+done
+sed -i "/^command = /d" "$program/pyvenv.cfg"
+find "$program" -name direct_url.json -o -name RECORD -o -name INSTALLER -o -name REQUESTED | while IFS= read -r file; do
+    rm "$file"
+done
+"$python" -m compileall -q -s "$stage$lib/package" -p "$home" --invalidation-mode unchecked-hash "$program/lib"
+echo "$version-$revision" >"$program/VERSION"
+
+install -d "$stage/usr/bin" "$stage/usr/share/xce" "$stage$unit_dir" \
+    "$stage/usr/lib/sysusers.d" "$stage/usr/lib/tmpfiles.d" "$stage/usr/share/xce/units" \
+    "$stage/usr/share/bash-completion/completions"
+mv "$program/share/xce/roles" "$program/share/xce/examples" "$stage/usr/share/xce/"
+rm -r "$program/share"
+for name in xce-node-manager xce-nodectl xce-reference; do
+    ln -s "../lib/xce-node-manager/current/bin/$name" "$stage/usr/bin/$name"
+done
+install -m 644 units/xce-node-manager.service units/xce.slice "$stage$unit_dir"
+install -m 644 units/root.conf "$stage/usr/share/xce/units"
+install -m 755 units/release-controllers "$stage$lib"
+install -m 644 units/sysusers.conf "$stage/usr/lib/sysusers.d/xce-node-manager.conf"
+install -m 644 units/tmpfiles.conf "$stage/usr/lib/tmpfiles.d/xce-node-manager.conf"
+install -d "$stage/usr/share/xce/cloud-init"
+for sample in packaging/cloud-init/*.yaml; do
+    install -m 644 "$sample" "$stage/usr/share/xce/cloud-init"
+done
+for page in packaging/man/*.[1-8]; do
+    section=$stage/usr/share/man/man${page##*.}
+    install -d "$section"
+    gzip -9nc "$page" >"$section/$(basename "$page").gz"
+done
+for name in xce-node-manager xce-nodectl; do
+    install -m 644 "packaging/completion/$name.bash" "$stage/usr/share/bash-completion/completions/$name"
+done
+echo "$version-$revision"

@@ -1,0 +1,90 @@
+"""Fixtures of the system tests: the root file system, the installed package, and machines that boot them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system import package as packages
+from tests.system.machine import Machine
+
+CACHE = "XCE_TEST_CACHE"
+"""Where the root file system is kept between runs; by default below the user's cache directory."""
+_HERE = Path(__file__).parent
+_NEEDED = ("mmdebstrap", "unshare", "nsenter", "setpriv", "dpkg-deb")
+
+Make = Callable[..., Machine]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the whole suite: `-m system` runs it alone, `-m "not slow"` leaves it out."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker("system")
+            item.add_marker("slow")
+
+
+@pytest.fixture(scope="session")
+def able() -> None:
+    """Skip where machines cannot be booted."""
+    if os.geteuid() != 0:
+        pytest.skip("to boot machines takes root")
+    missing = [name for name in _NEEDED if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: run packaging/system-setup.sh")
+
+
+@pytest.fixture(scope="session")
+def place(able: None) -> Iterator[Path]:  # noqa: ARG001 - first see whether it can be
+    """A directory of this run on a disk, where layers may lie: /tmp may be an overlay itself, or memory."""
+    path = Path(tempfile.mkdtemp(prefix="xce-system-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def root(able: None) -> Path:  # noqa: ARG001 - likewise
+    """The root file system without the package."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = os.environ.get(CACHE) or str(home / "xce-node-manager")
+    done = subprocess.run([_HERE / "make-root.sh", cache], check=True, stdout=subprocess.PIPE, text=True, timeout=900)
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def package(place: Path) -> Path:
+    """The package."""
+    return packages.build(place / "package")
+
+
+@pytest.fixture(scope="session")
+def installed(root: Path, package: Path, place: Path) -> tuple[Path, Path]:
+    """The layers of a machine on which the package is installed and nothing is configured."""
+    return packages.layer(root, package, place / "installed"), root
+
+
+@pytest.fixture
+def make_machine(installed: tuple[Path, Path], place: Path) -> Iterator[Make]:
+    """Make machines, to be booted by the test; all of them are gone after it."""
+    made: list[Machine] = []
+
+    def make(name: str = "m1", *, lower: tuple[Path, ...] = installed, shared: Path | None = None) -> Machine:
+        base = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+        made.append(Machine(lower, base, name, shared=shared))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.remove()
+
+
+@pytest.fixture
+def machine(make_machine: Make) -> Machine:
+    """One machine, booted, with the package and without a configuration."""
+    made = make_machine()
+    made.boot()
+    return made

@@ -1,0 +1,221 @@
+"""A machine of a test: a real systemd as PID 1, on an overlay of a shared root, in namespaces of its own."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+BOUND_S = 60.0
+"""Longest wait for something that takes seconds at most on an idle machine."""
+LOOK_S = 0.1
+UNIT = "xce-node-manager.service"
+CONFIG = "/etc/xce/node-manager.yaml"
+_BOOT = Path(__file__).with_name("boot.sh")
+_ENVIRONMENT = ("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TERM=dumb")
+_SETTLED = {"running", "degraded"}
+
+T = TypeVar("T")
+
+
+def wait_until(look: Callable[[], T], what: str, bound_s: float = BOUND_S) -> T:
+    """Look until the result is true, and return it; fail with `what` after the bound."""
+    until = time.monotonic() + bound_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {bound_s:g} s: {what}")
+        time.sleep(LOOK_S)
+
+
+class Machine:
+    """See the module. What it writes stays in `base` from boot to boot, until `remove`."""
+
+    def __init__(self, lower: tuple[Path, ...], base: Path, name: str = "m1", *, shared: Path | None = None) -> None:
+        self.name = name
+        self.base = base
+        self.upper = base / "upper"
+        self._lower = ":".join(map(str, lower))
+        self._shared = shared
+        self._cgroup = _cgroup_mount() / f"xce-test-{os.getpid()}-{name}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        for directory in (self.upper, base / "work", base / "root"):
+            directory.mkdir(parents=True)
+        (self.upper / "etc").mkdir()
+        (self.upper / "etc" / "hostname").write_text(f"{name}\n", encoding="ascii")
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def boot(self, *, wait: bool = True) -> None:
+        """Start; wait until systemd has nothing more to do."""
+        assert self._process is None, "it runs already"
+        self._forget_cgroup()
+        with (self.base / "console").open("ab") as console:
+            self._process = subprocess.Popen(
+                [
+                    *(_BOOT, self.name, self._cgroup, self._lower),
+                    *(self.upper, self.base / "work", self.base / "root"),
+                    *([self._shared] if self._shared is not None else []),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
+        self._pid = wait_until(self._first, f"{self.name} has a PID 1")
+        if wait:
+            self.wait_booted()
+
+    def wait_booted(self) -> None:
+        """Wait until systemd has nothing more to do."""
+        wait_until(lambda: self.system_state() in _SETTLED, f"{self.name} has booted")
+
+    def system_state(self) -> str:
+        """What systemd says of the whole machine."""
+        return self.run("systemctl", "is-system-running", ok=None).stdout.strip()
+
+    def power_off(self, how: str = "poweroff") -> None:
+        """Shut down in good order, and wait for the end."""
+        self.run("systemctl", how, ok=None)
+        self._ended()
+
+    def reboot(self) -> None:
+        """Shut down in good order, and boot from what was written."""
+        self.power_off("reboot")
+        self.boot()
+
+    def kill(self) -> None:
+        """Pull the plug."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._ended()
+
+    def remove(self) -> None:
+        """End it, and remove everything of it."""
+        self.kill()
+        shutil.rmtree(self.base)
+
+    def _ended(self) -> None:
+        assert self._process is not None, "it was started"
+        self._process.wait(BOUND_S)
+        self._process = None
+        self._forget_cgroup()
+
+    def _first(self) -> int:
+        assert self._process is not None, "it was started"
+        if self._process.poll() is not None:
+            raise AssertionError(f"{self.name} ended at once: {(self.base / 'console').read_text()}")
+        pid = self._process.pid
+        try:
+            first = int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0])
+            return first if Path(f"/proc/{first}/exe").readlink().name == "systemd" else 0
+        except (OSError, IndexError):
+            return 0
+
+    def _forget_cgroup(self) -> None:
+        if self._cgroup.is_dir():
+            wait_until(lambda: "populated 0" in (self._cgroup / "cgroup.events").read_text(), "its cgroup is empty")
+            wait_until(self._removed_cgroup, "its cgroup is removed")
+
+    def _removed_cgroup(self) -> bool:
+        try:
+            for directory, _, _ in os.walk(self._cgroup, topdown=False):
+                Path(directory).rmdir()
+        except OSError:  # its last process is just being reaped
+            return False
+        return True
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self, *command: str, ok: int | None = 0, bound_s: float = BOUND_S, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command inside, as root. `ok` is the exit status that it must have, None any."""
+        enter = ("nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--")
+        done = subprocess.run(
+            [*enter, *_ENVIRONMENT, *command],
+            check=False, capture_output=True, text=True, timeout=bound_s, input=stdin,
+        )  # fmt: skip
+        if ok is not None and done.returncode != ok:
+            raise AssertionError(f"{command}: {done.returncode}, not {ok}\n{done.stdout}{done.stderr}")
+        return done
+
+    def shell(self, text: str, *, ok: int | None = 0) -> str:
+        """Run a line of shell inside; return its output."""
+        return self.run("sh", "-ec", text, ok=ok).stdout
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file inside as a careful writer does, at once or not at all."""
+        self.run("sh", "-ec", 'mkdir -p "$(dirname "$1")"; cat >"$1.new"; mv "$1.new" "$1"', "write", path, stdin=text)
+
+    def path(self, inside: str) -> Path:
+        """Where a file of the running machine is for this process."""
+        return Path(f"/proc/{self._pid}/root") / inside.lstrip("/")
+
+    def journal(self, *arguments: str) -> str:
+        """The journal, newest boot and older ones mixed where they are not told apart."""
+        return self.run("journalctl", "--no-pager", "-o", "short-monotonic", *arguments, ok=None).stdout
+
+    def property(self, name: str, unit: str = UNIT) -> str:
+        """What systemd says of a unit."""
+        return self.run("systemctl", "show", "--value", "--property", name, unit).stdout.strip()
+
+    # --- the node manager -------------------------------------------------------------------------------------------
+
+    def ctl(self, *arguments: str, ok: int | None = 0) -> str:
+        """Run xce-nodectl; return all that it printed."""
+        done = self.run("xce-nodectl", *arguments, ok=ok)
+        return done.stdout + done.stderr
+
+    def status(self) -> dict[str, Any]:
+        """The agent's answer, {} where there is none."""
+        done = self.run("xce-nodectl", "status", "--json", ok=None)
+        found: dict[str, Any] = json.loads(done.stdout) if done.returncode in {0, 1} and done.stdout else {}
+        return found
+
+    def wait_status(self, look: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        """Wait until the status is as `look` wants it; return it."""
+        found: dict[str, Any] = {}
+
+        def seen() -> bool:
+            nonlocal found
+            found = self.status()
+            return bool(found) and bool(look(found))
+
+        try:
+            wait_until(seen, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(found, indent=1)}\n{self.journal('-u', UNIT)}") from error
+        return found
+
+    def ready(self) -> dict[str, Any]:
+        """Wait until everything that should run is ready; return the status."""
+        return self.wait_status(lambda status: status["node"]["ready"], f"{self.name} is ready")
+
+    def pids(self) -> dict[str, int | None]:
+        """The pid of each component."""
+        return {component["name"]: component["pid"] for component in self.status()["components"]}
+
+    def alive(self, pid: int | None) -> bool:
+        """Whether this process lives inside."""
+        return self.run("kill", "-0", str(pid), ok=None).returncode == 0
+
+    def agent_pid(self) -> int:
+        """The agent's pid inside, 0 where there is none."""
+        return int(self.property("MainPID"))
+
+
+def _cgroup_mount() -> Path:
+    """Where the cgroup v2 tree is mounted, alone or beside version 1."""
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        _device, point, kind, *_rest = line.split()
+        if kind == "cgroup2":
+            return Path(point)
+    raise AssertionError("no cgroup v2 tree is mounted")
