@@ -1,5 +1,6 @@
 """The scheduler: registers with the controller under its term, assigns queued jobs, ends with its lease."""
 
+import json
 import os
 from typing import Any
 
@@ -121,8 +122,13 @@ class _Trace:
         if now_ns >= self._next_ns and self._lines < MAX_TRACE_LINES:
             self._next_ns = now_ns + self._every_ns
             self._lines += 1
-            line = f'{{"term": {fence.term}, "boottime_ns": {now_ns}, "valid_until_ns": {fence.valid_until_ns}}}\n'
-            os.write(self._fd, line.encode())
+            sign = {
+                "term": fence.term,
+                "boottime_ns": now_ns,
+                "valid_until_ns": fence.valid_until_ns,
+                "pid": os.getpid(),
+            }
+            os.write(self._fd, json.dumps(sign).encode() + b"\n")
         return self._next_ns if self._lines < MAX_TRACE_LINES else now_ns + MAX_WAIT_NS
 
     def close(self) -> None:

@@ -1,0 +1,102 @@
+"""`python -m tests.cluster`: three manager hosts under faults, and a summary. Needs root, iproute2 and etcd-server.
+
+Everything lives in namespaces of the command's own (network, processes, mounts): whatever becomes of it, nothing stays.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+from tests.cluster import missing
+from tests.cluster.faults import FAULTS, KINDS, Fault
+from tests.cluster.hosts import STOP_BUDGET_S
+from tests.cluster.network import make_bridge
+from tests.cluster.rounds import Trial
+from tests.cluster.summary import render
+
+ROUNDS = 16
+LEASE_S = 4.0
+MIN_LEASE_S = 3.0
+"""etcd counts whole seconds; of 2 s the stop budget and the time between renewals would leave nothing."""
+LIBXCE = Path(__file__).parents[2] / "libxce"
+INSIDE = "XCE_CLUSTER_INSIDE"
+
+
+def plan(rounds: int, *, etcd: bool) -> list[Fault]:
+    """So many rounds of each kind, each kind's targets in turn, the kinds mixed."""
+    found: list[list[Fault]] = []
+    for kind in KINDS:
+        targets = [fault for fault in FAULTS if fault.kind == kind and (etcd or not fault.etcd)]
+        if targets:
+            found.append(list(islice(cycle(targets), rounds)))
+    return [fault for together in zip(*found, strict=True) for fault in together]
+
+
+def say(text: str) -> None:
+    """Print at once: a round takes seconds."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """0: never two, always one again in time; 1: not so; 2: it cannot be tried here."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each kind of fault ({ROUNDS})")
+    parser.add_argument("--lease", type=float, default=LEASE_S, help=f"seconds ({LEASE_S:g}), from {MIN_LEASE_S:g} on")
+    parser.add_argument(
+        "--components",
+        choices=("python", "mixed", "c"),
+        default="python",
+        help="python: the reference, on etcd; mixed: the scheduler of libxce instead; c: controller and scheduler of "
+        "libxce, on a lease in a file that the three hosts share",
+    )
+    parser.add_argument("--keep", action="store_true", help="leave the hosts' logs where they are")
+    options = parser.parse_args()
+    if options.lease < MIN_LEASE_S or options.rounds < 1:
+        parser.error(f"the lease must be at least {MIN_LEASE_S:g} s, and the rounds at least 1")
+    why = missing(etcd=options.components != "c", c=options.components != "python")
+    if why:
+        sys.stderr.write(f"cannot try it here: {why}\n")
+        return 2
+    if INSIDE not in os.environ:
+        return _go_inside()
+    base = Path(tempfile.mkdtemp(prefix="xcl"))
+    try:
+        programs = _build(base) if options.components != "python" else None
+        make_bridge()
+        faults = plan(options.rounds, etcd=options.components != "c")
+        began = time.monotonic()
+        trial = Trial(base, lease_s=options.lease, components=options.components, programs=programs, say=say)
+        outcome = trial.run(faults)
+        title = f"components {options.components}, lease {options.lease:g} s, stop budget {STOP_BUDGET_S:g} s"
+        say("\n".join(render(outcome, title=title, seconds=time.monotonic() - began)))
+        return 1 if outcome.failures or len(outcome.rounds) < len(faults) else 0
+    finally:
+        if options.keep:
+            say(f"logs in {base}")
+        else:
+            shutil.rmtree(base, ignore_errors=True)
+
+
+def _go_inside() -> int:
+    """Start again in namespaces of our own. The shell is their first process, and takes the orphans' exit statuses."""
+    again = [sys.executable, "-m", "tests.cluster", *sys.argv[1:]]
+    namespaces = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = [*namespaces, "sh", "-c", '"$@"; exit $?', "sh", *again]
+    return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
+
+
+def _build(base: Path) -> Path:
+    build = base / "libxce"
+    subprocess.run(["make", "--quiet", f"BUILD={build}", "all"], cwd=LIBXCE, check=True)
+    return build
+
+
+if __name__ == "__main__":
+    sys.exit(main())
