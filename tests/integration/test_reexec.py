@@ -180,7 +180,7 @@ def test_what_a_component_says_in_between_is_heard(make_host: Make, place: Path)
     host.wait_for("late", state="running", ready=False)
     with between(host, place):
         word.touch()
-    host.wait_for("late", ready=True)
+    host.wait_for("late", ready=True, generation=1)
 
 
 def test_a_stop_under_way_goes_on(make_host: Make, place: Path) -> None:
@@ -250,6 +250,21 @@ def test_no_descriptor_is_left_over(make_host: Make) -> None:
     host.ctl("restart", "one")
     wait_until(lambda: host.pids()["one"] not in {pid, None}, "a new run")
     assert len(list(Path(f"/proc/{host.pids()['one']}/fd").iterdir())) == 3
+
+
+def test_no_descriptor_is_left_inheritable(make_host: Make) -> None:
+    """What went through the exec goes no further: no child that the successor starts can hold a lock or a socket."""
+    host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
+    version(host, "1.0")
+    host.start()
+    upgrade(host, ok=True)
+    process = Path(f"/proc/{agent_pid(host)}")
+    flags = {
+        number: int((process / "fdinfo" / number).read_text().splitlines()[1].split()[1], 8)
+        for number in os.listdir(process / "fd")  # noqa: PTH208 - names, not paths
+        if int(number) > 2
+    }
+    assert {process.joinpath("fd", number).readlink() for number in flags if not flags[number] & os.O_CLOEXEC} == set()
 
 
 def _descriptors(pid: int) -> int:

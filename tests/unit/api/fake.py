@@ -19,6 +19,8 @@ NOW_NS = 5_000_000_000_000
 WALL_OFFSET_NS = 1_760_000_000_000_000_000 - NOW_NS
 """The fake's present is 2025-10-09 08:53:20 UTC."""
 S = 1_000_000_000
+OUTCOME_AFTER = 2
+"""Queries that are answered after a re-exec before its outcome is known."""
 BOUND_S = 20
 """Longest wait of a test for something that happens within milliseconds."""
 
@@ -116,16 +118,21 @@ class FakeBackend:
         self.reloads: list[str] = []
         self.reexecs: list[str] = []
         self.outcome: dict[str, Any] | None = None
-        """What becomes of a re-exec, for status."""
+        """What becomes of a re-exec, for status, some queries later."""
         self.asked: list[tuple[int, int, tuple[int, ...]]] = []
         self.allowed = True
         self.wakes: list[Callable[[], None]] = []
         self.status_calls = 0
+        self.queries_since = 0
         self.events_after = 0
         """The furthest that anybody has read in the history."""
 
     def status(self) -> dict[str, Any]:
         self.status_calls += 1
+        if self.reexecs:
+            self.queries_since += 1
+            if self.outcome is not None and self.queries_since > OUTCOME_AFTER:
+                self.body["node"]["reexec"] = self.outcome
         return self.body
 
     def why(self, component: str) -> dict[str, Any] | None:
@@ -151,8 +158,6 @@ class FakeBackend:
 
     def reexec(self, by: str, done: Callable[[CommandResult], None]) -> None:
         self.reexecs.append(by)
-        if self.outcome is not None:
-            self.body["node"]["reexec"] = self.outcome
         self._answer(done)
 
     def metrics(self) -> str:
