@@ -51,13 +51,18 @@ _SCENES = {
 }  # fmt: skip
 
 
+def scenes_of(role: Role) -> tuple[Scene, ...]:
+    """All scenes of a role, in the order in which they are played."""
+    return (*_COMMON, *_SCENES[role])
+
+
 def judge(settings: Settings, only: frozenset[str] = frozenset()) -> Verdicts:
     """Play the scenes of a role, or those that judge one of `only`, and return what was seen."""
     points = tuple(point for point in points_of(settings.role) if not only or point.name in only)
     verdicts = Verdicts(points)
     kit = Kit(settings, verdicts)
     wanted = {point.name for point in points}
-    scenes = [scene for scene in (*_COMMON, *_SCENES[settings.role]) if scene.points & wanted]
+    scenes = [scene for scene in scenes_of(settings.role) if scene.points & wanted]
     try:
         for scene in scenes or [_COMMON[0]]:
             try:
