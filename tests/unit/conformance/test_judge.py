@@ -1,5 +1,7 @@
 """What each record is judged by."""
 
+from pathlib import Path
+
 import pytest
 
 from node_manager.conformance.judge import Judge
@@ -150,3 +152,11 @@ def test_every_point_of_a_role_is_judged_by_a_scene() -> None:
         judged = ALWAYS | {name for scene in scenes_of(role) for name in scene.points}
         assert {point.name for point in points_of(role)} <= judged
         assert judged <= {point.name for point in POINTS}
+
+
+def test_every_point_is_documented() -> None:
+    """The reference page lists each point with what it says, and no other."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "conformance.md").read_text()
+    listed = [line.split("|") for line in page.splitlines() if line.startswith("| `") and "--" not in line]
+    said = {row[1].strip(" `"): row[3].strip().removesuffix(" (recommended)") for row in listed}
+    assert {point.name: point.says for point in POINTS} == said
