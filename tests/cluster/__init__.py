@@ -11,7 +11,7 @@ def missing(*, etcd: bool, c: bool) -> str:
     """Why the hosts cannot be made here; empty: they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for command in ("ip", "unshare", "nsenter", *(("make", "cc") if c else ())):
+    for command in ("ip", "unshare", "nsenter", "setpriv", *(("make", "cc") if c else ())):
         if shutil.which(command, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
             return f"{command} is not installed"
     if c and not (Path(__file__).parents[2] / "libxce").is_dir():

@@ -4,8 +4,10 @@ Everything lives in namespaces of the command's own (network, processes, mounts)
 """
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
+from node_manager.runtime import cgroupfs
 from tests.cluster import missing
 from tests.cluster.faults import FAULTS, KINDS, Fault
 from tests.cluster.hosts import STOP_BUDGET_S
@@ -25,7 +28,9 @@ LEASE_S = 4.0
 MIN_LEASE_S = 3.0
 """etcd counts whole seconds; of 2 s the stop budget and the time between renewals would leave nothing."""
 LIBXCE = Path(__file__).parents[2] / "libxce"
-INSIDE = "XCE_CLUSTER_INSIDE"
+INSIDE, GROUP = "XCE_CLUSTER_BASE", "XCE_CLUSTER_GROUP"
+"""Set in the namespaces: where everything lies, and the cgroup that the hosts' are made in."""
+CLEAN_S = 20.0
 
 
 def plan(rounds: int, *, etcd: bool) -> list[Fault]:
@@ -64,32 +69,74 @@ def main() -> int:
     if why:
         sys.stderr.write(f"cannot try it here: {why}\n")
         return 2
-    if INSIDE not in os.environ:
-        return _go_inside()
+    return _outside(options.keep) if INSIDE not in os.environ else _inside(options)
+
+
+def _inside(options: argparse.Namespace) -> int:
+    """In namespaces of our own: make the cluster, hurt it, say what came of it."""
+    base, group = Path(os.environ[INSIDE]), os.environ.get(GROUP)
+    programs = _build(base) if options.components != "python" else None
+    make_bridge()
+    faults = plan(options.rounds, etcd=options.components != "c")
+    began = time.monotonic()
+    trial = Trial(
+        base,
+        group=None if group is None else Path(group),
+        lease_s=options.lease,
+        components=options.components,
+        programs=programs,
+        say=say,
+    )
+    outcome = trial.run(faults)
+    title = f"components {options.components}, lease {options.lease:g} s, stop budget {STOP_BUDGET_S:g} s"
+    say("\n".join(render(outcome, title=title, seconds=time.monotonic() - began)))
+    return 1 if outcome.failures or len(outcome.rounds) < len(faults) else 0
+
+
+def _outside(keep: bool) -> int:
+    """Start again in namespaces of our own, and take away what outlives them: a directory and a cgroup.
+
+    The shell is their first process, and takes the orphans' exit statuses. Their end is the end of all in them.
+    """
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     base = Path(tempfile.mkdtemp(prefix="xcl"))
+    group = _make_group()
+    environment = {**os.environ, INSIDE: str(base), **({} if group is None else {GROUP: str(group)})}
+    again = [sys.executable, "-m", "tests.cluster", *sys.argv[1:]]
+    namespaces = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = ["setpriv", "--pdeathsig", "KILL", "--", *namespaces, "sh", "-c", '"$@"; exit $?', "sh", *again]
+    inside = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     try:
-        programs = _build(base) if options.components != "python" else None
-        make_bridge()
-        faults = plan(options.rounds, etcd=options.components != "c")
-        began = time.monotonic()
-        trial = Trial(base, lease_s=options.lease, components=options.components, programs=programs, say=say)
-        outcome = trial.run(faults)
-        title = f"components {options.components}, lease {options.lease:g} s, stop budget {STOP_BUDGET_S:g} s"
-        say("\n".join(render(outcome, title=title, seconds=time.monotonic() - began)))
-        return 1 if outcome.failures or len(outcome.rounds) < len(faults) else 0
+        return inside.wait()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     finally:
-        if options.keep:
+        inside.kill()
+        inside.wait()
+        if group is not None:
+            _remove_group(group)
+        if keep:
             say(f"logs in {base}")
         else:
             shutil.rmtree(base, ignore_errors=True)
 
 
-def _go_inside() -> int:
-    """Start again in namespaces of our own. The shell is their first process, and takes the orphans' exit statuses."""
-    again = [sys.executable, "-m", "tests.cluster", *sys.argv[1:]]
-    namespaces = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    command = [*namespaces, "sh", "-c", '"$@"; exit $?', "sh", *again]
-    return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode
+def _make_group() -> Path | None:
+    """A cgroup for the hosts; None where there is no tree of version 2."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " - cgroup2 " in line:
+            group = Path(line.split()[4], f"xce-cluster-{os.getpid()}-{time.time_ns()}")
+            group.mkdir()
+            return group
+    return None
+
+
+def _remove_group(group: Path) -> None:
+    until = time.monotonic() + CLEAN_S
+    while not cgroupfs.remove(group) and time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            cgroupfs.write(group, "cgroup.kill", "1")
+        time.sleep(0.01)
 
 
 def _build(base: Path) -> Path:

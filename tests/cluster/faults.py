@@ -38,6 +38,8 @@ class Fault:
     inject: Callable[[Scene], Callable[[], None]]
     spares: bool = False
     fuse: bool = False
+    stuck: bool = False
+    """The controller leads on while the scheduler is gone: none comes before the agent does."""
     etcd: bool = True
     """It needs a store on the network."""
 
@@ -112,7 +114,14 @@ def _cut_pair(scene: Scene) -> Callable[[], None]:
 
 FAULTS = (
     Fault(kind=KILL, target="controller", inject=_kill_controller, spares=True, etcd=False),
-    Fault(kind=KILL, target="agent", inject=lambda scene: _end_agent(scene, signal.SIGKILL), fuse=True, etcd=False),
+    Fault(
+        kind=KILL,
+        target="agent",
+        inject=lambda scene: _end_agent(scene, signal.SIGKILL),
+        fuse=True,
+        stuck=True,
+        etcd=False,
+    ),
     Fault(
         kind=KILL,
         target="etcd beside the primary",
@@ -151,6 +160,7 @@ FAULTS = (
         target="agent",
         inject=lambda scene: _freeze(scene, agent=True, controller=False),
         fuse=True,
+        stuck=True,
         etcd=False,
     ),
     Fault(

@@ -4,11 +4,9 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-from node_manager.runtime import cgroupfs
 from tests.cluster.etcd import Member, healthy
 from tests.cluster.network import Net
 from tests.integration.host import BOUND_S, Host, wait_until
@@ -128,12 +126,13 @@ class Manager(Host):
 
 
 class Cluster:
-    """Three hosts below `base`. Without etcd they share a lease in a file: `members` is empty then."""
+    """Three hosts below `base`, and below the cgroup `group`. Without etcd they share a lease in a file."""
 
     def __init__(
         self,
         base: Path,
         *,
+        group: Path | None,
         lease_s: float,
         components: str,
         programs: Path | None,
@@ -142,7 +141,6 @@ class Cluster:
         self.log.parent.mkdir()
         self.lease_s = lease_s
         self.nets = [Net(number) for number in (1, 2, 3)]
-        self.groups = _groups(len(self.nets))
         self.members: list[Member] = []
         if components != "c":
             for number, net in enumerate(self.nets, 1):
@@ -157,7 +155,7 @@ class Cluster:
                 name=f"m{number}",
                 net=net,
                 # The third has no part of the cgroup tree: its fuse guards a process, not a group.
-                group=self.groups[number - 1] if number < len(self.nets) else None,
+                group=None if group is None or number == len(self.nets) else _delegate(group / f"m{number}"),
                 members=addresses[number - 1 :] + addresses[: number - 1],
                 lease=base / "shared.lease",
                 lease_s=lease_s,
@@ -191,26 +189,10 @@ class Cluster:
             host.end()
         for member in self.members:
             member.end()
-        if self.groups[0] is not None:
-            root = self.groups[0].parent
-            until = time.monotonic() + BOUND_S
-            while not cgroupfs.remove(root) and time.monotonic() < until:
-                with contextlib.suppress(OSError):
-                    cgroupfs.write(root, "cgroup.kill", "1")
-                time.sleep(0.01)
 
 
-def _groups(count: int) -> list[Path | None]:
-    """A part of the cgroup v2 tree for each host, as systemd delegates one; None where there is no such tree."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if " - cgroup2 " in line:
-            # Our pid in a namespace of its own would be the same in every run.
-            root = Path(line.split()[4], f"xce-cluster-{time.time_ns()}")
-            found: list[Path | None] = []
-            for number in range(1, count + 1):
-                group = root / f"m{number}"
-                group.mkdir(parents=True)
-                os.setxattr(group, "user.delegate", b"1")
-                found.append(group)
-            return found
-    return [None] * count
+def _delegate(group: Path) -> Path:
+    """A part of the cgroup tree, as systemd delegates one."""
+    group.mkdir()
+    os.setxattr(group, "user.delegate", b"1")
+    return group

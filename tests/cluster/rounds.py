@@ -54,10 +54,17 @@ class Trial:
     """One cluster, and the rounds on it; `say` gets a line about each."""
 
     def __init__(
-        self, base: Path, *, lease_s: float, components: str, programs: Path | None, say: Callable[[str], None]
+        self,
+        base: Path,
+        *,
+        group: Path | None,
+        lease_s: float,
+        components: str,
+        programs: Path | None,
+        say: Callable[[str], None],
     ) -> None:
         self._say = say
-        self.cluster = Cluster(base, lease_s=lease_s, components=components, programs=programs)
+        self.cluster = Cluster(base, group=group, lease_s=lease_s, components=components, programs=programs)
         self.observer = Observer(base)
         self.log = Log(self.cluster.log)
         self.outcome = Outcome()
@@ -116,10 +123,10 @@ class Trial:
 
     def _hold(self, fault: Fault, life: Life, begun_ns: int) -> None:
         """Leave it broken: until another scheduler works, where one can; else for longer than the lease."""
-        until_ns = begun_ns + round((self.cluster.lease_s + 1) * NS_PER_S)
-        while boottime_ns() < until_ns:
-            if not fault.spares and self._after(life, begun_ns) is not None:
-                return
+        if fault.stuck:
+            return
+        until_ns = begun_ns + (round((self.cluster.lease_s + 1) * NS_PER_S) if fault.spares else self.bound_ns)
+        while boottime_ns() < until_ns and (fault.spares or self._after(life, begun_ns) is None):
             time.sleep(LOOK_S)
 
     def _again(self, life: Life, begun_ns: int, fault: Fault) -> Sign:
