@@ -119,7 +119,10 @@ class Agent:
         if self.dead or self.frozen:
             return
         self._unread = 0
-        self._carry_out()
+        if self.to_do:
+            # The turn in which it was stopped comes to its end.
+            self._carry_out()
+            self.arm()
         late_ns = 0 if self._armed_ns is None else self.host.clock() - self._armed_ns
         if late_ns > STALL_NS and self._goes_on():
             self._armed_ns = None
