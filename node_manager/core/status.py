@@ -42,6 +42,10 @@ class ComponentStatus(TypedDict):
     rule: str
     reason: str
     next: NextStatus | None
+    expected_back_ms: int | None
+    """By when it must have rejoined, while it waits for a restart or starts."""
+    rejoin_budget_ms: int
+    """The worst time from its death to its having rejoined."""
     last_exit: str | None
     status_text: str
     jobs: int | None
@@ -195,6 +199,7 @@ def warnings(node: NodeState, now: int) -> list[str]:
 def component_status(node: NodeState, member: Member, now: int) -> ComponentStatus:
     """Return the view of one component."""
     state, run = member.state, member.state.run
+    back_ns = expected_back_ns(member.spec, state, now)
     return ComponentStatus(
         name=member.spec.name,
         role=member.spec.role,
@@ -211,6 +216,8 @@ def component_status(node: NodeState, member: Member, now: int) -> ComponentStat
         rule=rule_of(state).value,
         reason=outlook.reason(node, member, now),
         next=outlook.next_step(node, member, now),
+        expected_back_ms=None if back_ns is None else back_ns // NS_PER_MS,
+        rejoin_budget_ms=rejoin_budget_ns(member.spec) // NS_PER_MS,
         last_exit=state.last_exit,
         status_text="" if run is None else run.status,
         jobs=jobs_of(state),

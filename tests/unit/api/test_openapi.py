@@ -26,6 +26,8 @@ STATUS = status_body(
         jobs=2,
         jobs_last_known=True,
         crashes=3,
+        expected_back_ms=25_000,
+        rejoin_budget_ms=55_000,
         next={"what": "start", "at_ns": NOW_NS + S},
     ),
     node={

@@ -328,6 +328,7 @@ class TestLevels:
         assert back() is None
         world.exit("web")
         assert back() == str((S // 10 + 25 * S) // NS_PER_MS)
+        assert component(world, "web")["expected_back_ms"] == 25_100
         world.advance(S // 10)
         assert back() == "25000"
         world.spawned("web")
@@ -335,6 +336,7 @@ class TestLevels:
         assert back() == "23000"
         world.hello("web")
         assert back() is None
+        assert component(world, "web")["expected_back_ms"] is None
 
     def test_expected_back_is_never_negative(self) -> None:
         """A component that takes longer than it may is expected back now."""
@@ -348,3 +350,4 @@ class TestLevels:
         world = running(replace(WEB, startup=replace(HEARTBEAT, initial_delay_ns=S, failure_threshold=3)), spec("app"))
         assert dict(status.levels(world.state, "web", world.now))["REJOIN_BUDGET_MS"] == "39000"
         assert dict(status.levels(world.state, "app", world.now))["REJOIN_BUDGET_MS"] == "35000"
+        assert component(world, "web")["rejoin_budget_ms"] == 39_000
