@@ -271,6 +271,7 @@ class Fuse:
             self._send(kind, generation, deadline_ns, whole_tree=whole_tree, fd=fd)
         except OSError:
             self._armed = None
+            self.generation = 0
             self._close_link()
             raise
         finally:
