@@ -10,7 +10,8 @@ from pathlib import Path
 from node_manager import __version__
 from node_manager.cli import guard
 from node_manager.cli.conformance import add_parser
-from node_manager.config.load import ConfigInvalid, Sources, describe, load, user_problem
+from node_manager.config.load import ConfigInvalid, Problem, Sources, describe, load, user_problem
+from node_manager.core.spec import NodeSpec
 
 EX_OK = 0
 EX_NOT_SO = 1
@@ -80,12 +81,32 @@ def check(sources: Sources, *, plan: bool) -> int:
     if plan:
         print(describe(spec))
         return EX_OK
+    limits = _limits(spec, sources)
+    if limits:
+        print_problems(ConfigInvalid(limits))
+        return EX_CONFIG
     names = ", ".join(component.name for component in spec.components)
     print(f"{sources.config}: right. Roles: {', '.join(spec.roles)}. Components: {names}.")
     problem = user_problem(spec, user_name(), is_root=os.geteuid() == 0)
     if problem is not None:
         print(f"note: {problem}", file=sys.stderr)
     return EX_OK
+
+
+def _limits(spec: NodeSpec, sources: Sources) -> tuple[Problem, ...]:
+    """Return what this very host cannot enforce; an agent runs all the same, and warns."""
+    from node_manager.runtime.limits import refused
+
+    return tuple(
+        Problem(
+            file=str(sources.config),
+            line=0,
+            field=f"components.{component}.limits.{name}",
+            problem=f"cannot be enforced on this host: its {controller} controller is bound to cgroup v1",
+            remedy="boot with a unified tree (systemd.unified_cgroup_hierarchy=1), or take the limit out",
+        )
+        for component, name, controller in refused(spec)
+    )
 
 
 def print_problems(error: ConfigInvalid) -> None:

@@ -31,7 +31,7 @@ JOBS = "jobs"
 _RESERVED = frozenset({AGENT, FUSE})
 _BIRTH = "user.xce"
 """The attribute that says which process was started in a group."""
-_LIMITS = {
+LIMITS = {
     "memory_max": ("memory", "memory.max"),
     "cpu_weight": ("cpu", "cpu.weight"),
     "pids_max": ("pids", "pids.max"),
@@ -337,7 +337,7 @@ def _name(component: str) -> str:
 
 
 def _wanted(limits: LimitsSpec) -> list[tuple[str, str, int | None]]:
-    return [(controller, file, getattr(limits, name)) for name, (controller, file) in _LIMITS.items()]
+    return [(controller, file, getattr(limits, name)) for name, (controller, file) in LIMITS.items()]
 
 
 def _open(path: Path) -> int:

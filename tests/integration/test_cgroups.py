@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from node_manager.core.spec import ComponentSpec, HostSpec, LimitsSpec, NodeSpec
 from node_manager.runtime import cgroupfs
 from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.limits import refused
 from tests.integration.host import Host, wait_until
 from tests.integration.leasing import LEASE_S, ROLE, Leased, entering
 from tests.integration.test_fuse import NS, assert_dead_in_time, pause
@@ -170,6 +172,25 @@ def test_a_successor_takes_the_group_and_its_fuse_over(leased: Leased, group: Pa
     wait_until(lambda: boottime_ns() > until_ns, "the old deadline")
     assert pid == leased.running()
     assert relative(group, pid) == "leased.1"
+
+
+def test_check_refuses_a_limit_whose_controller_is_bound_to_v1(make_host: Callable[..., Host]) -> None:
+    """On a hybrid host the limit, the component and the way out are named; the agent itself runs it with a warning."""
+    if not list(refused(limited("web"))):
+        pytest.skip("the memory controller of this host is not bound to cgroup v1")
+    host = make_host(roles=("test",), role_files=role(web={"limits": {"memory_max": "1G"}}))
+    options = [option for option in host.options() if not option.startswith(("--runtime", "--state"))]
+    done = host.run("xce-node-manager", "check", *options, ok=78)
+    assert "components.web.limits.memory_max: cannot be enforced on this host: its memory controller is bound" in (
+        done.stderr
+    )
+    host.up()
+    assert any(text.startswith("web: memory_max is not enforced") for text in host.status()["warnings"])
+
+
+def limited(name: str) -> NodeSpec:
+    component = ComponentSpec(name=name, role="test", command=("/bin/true",), limits=LimitsSpec(memory_max=1 << 30))
+    return NodeSpec(host=HostSpec(name="h"), roles=(), components=(component,))
 
 
 def named(group: Path, name: bytes) -> list[int]:
