@@ -7,7 +7,9 @@
  */
 #include "xce.c"
 
+#ifndef LIBFUZZER
 #include "vectorfile.h"
+#endif
 
 static void invariants(const xce_heartbeat *hb)
 {

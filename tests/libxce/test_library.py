@@ -57,6 +57,13 @@ def test_no_bytes_of_an_agent_do_harm(tmp_path: Path, seconds: int, seed: int) -
     assert f"records, seed {seed}" in make("fuzz", tmp_path, f"FUZZ_S={seconds}", f"FUZZ_SEED={seed}")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("clang") is None, reason="clang is needed")
+def test_no_bytes_found_by_coverage_do_harm(tmp_path: Path) -> None:
+    """What a fuzzer finds that looks for new paths through the parser does no harm either."""
+    make("libfuzzer", tmp_path, "FUZZ_S=30")
+
+
 def can_sanitize(place: Path) -> bool:
     """Whether the compiler can make such a program."""
     program = place / "empty.c"
