@@ -9,6 +9,7 @@ from node_manager.reference.jobbook import Job
 from node_manager.reference.journal import Journal
 from node_manager.reference.lines import Connection, Message
 from node_manager.reference.loop import MAX_WAIT_NS
+from node_manager.reference.presence import Key, Presence
 from node_manager.reference.register import STATES, HostRecord, Refused
 
 SAVE_DELAY_NS = NS_PER_S // 5
@@ -17,13 +18,11 @@ RETRY_NS = NS_PER_S
 MAX_OFFERED = 100
 """Jobs offered to the scheduler at a time: the line stays short, and the next ones follow."""
 
-Key = tuple[str, str]
-
 
 class Cluster:
     """Empty while this controller does not lead. `available` says whether the books could be read."""
 
-    def __init__(self, path: Path, *, writer: str, journal: Journal) -> None:
+    def __init__(self, path: Path, *, writer: str, grace_ns: int, journal: Journal) -> None:
         self._file = BooksFile(path, writer=writer)
         self._journal = journal
         self._books: Books | None = None
@@ -36,6 +35,7 @@ class Cluster:
         self.refusing: set[Key] = set()
         """Workers that refused a job and have not reported since: offering more at once would go round in circles."""
         self.scheduler: Connection | None = None
+        self.presence = Presence(grace_ns)
         self.trouble = ""
 
     @property
@@ -89,17 +89,27 @@ class Cluster:
                 self.save()
             except OSError as error:
                 self._later(error, now_ns)
-        return self._save_ns if self._save_ns is not None else now_ns + MAX_WAIT_NS
+        lost, next_ns = self.presence.tick(now_ns)
+        for sentence in lost:
+            self._journal.say(sentence)
+        return next_ns if self._save_ns is None else min(next_ns, self._save_ns)
 
     def _claim(self, now_ns: int, term: int) -> None:
         try:
             self._books = self._file.claim(term)
             self.trouble = ""
             self._offer = True
+            members = (record for record in self._books.register.all() if record.state != "decommissioned")
+            self.presence.begin(((record.host, record.instance_id) for record in members), now_ns)
         except (OSError, ValueError) as error:
             self._claim_ns = now_ns + RETRY_NS
             self.trouble = f"cannot read the host register: {error}; repair it, or move it away to begin anew"
             self._journal.complain(self.trouble)
+
+    def joined(self, key: Key, rejoin_ms: int | None) -> None:
+        """A worker has joined, and said how long a restart of it takes at worst."""
+        if self.presence.joined(key, rejoin_ms):
+            self._journal.say(f"host {key[0]} ({key[1] or 'no instance id'}) is back")
 
     # --- durability --------------------------------------------------------------------------------------------
 
@@ -124,6 +134,8 @@ class Cluster:
                 self.books.register.put(before)
                 raise Refused("unavailable", f"cannot release {after.host!r}: not recorded: {error}", before) from None
             self._later(error, now_ns)
+        if after.state == "decommissioned":
+            self.presence.forget((after.host, after.instance_id))
         if before is None or before.epoch != after.epoch:
             self._journal.say(
                 f"host {after.host} ({after.instance_id or 'no instance id'}) is {after.state}, epoch {after.epoch}, "

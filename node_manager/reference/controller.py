@@ -67,7 +67,10 @@ class Controller:
             raise
         self.election = self._candidate.election
         publish_port(context, self._server.address.port)
-        self._cluster = Cluster(state_dir / "register.json", writer=holder, journal=self._journal)
+        self._cluster = Cluster(
+            state_dir / "register.json", writer=holder, grace_ns=settings.grace_ns, journal=self._journal
+        )
+        self._host = settings.host
         self._requests = Requests(self, self._cluster)
         self._said: tuple[Stance, int, int] | None = None
         self._watch = _Watch.NONE
@@ -90,6 +93,7 @@ class Controller:
         next_ns = self.election.next_ns
         if self.election.stance is Stance.PRIMARY:
             self._cluster.lead(self.election.term)
+            self._cluster.presence.expect(self._host, self._client.agent, now_ns)
             next_ns = min(next_ns, self.election.valid_until_ns)
         else:
             self._cluster.leave("this controller is not primary any more")

@@ -113,6 +113,7 @@ class Requests:
             {
                 **host_to_json(record),
                 "connected": (record.host, record.instance_id) in cluster.workers,
+                **cluster.presence.level((record.host, record.instance_id), boottime_ns()),
                 "jobs": len(cluster.books.jobs.on_host(record.host)),
             }
             for record in cluster.books.register.all()

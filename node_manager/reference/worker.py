@@ -12,6 +12,7 @@ from node_manager.reference.jobs import Jobs
 from node_manager.reference.lines import Message
 from node_manager.reference.link import REPORT_NS, Link, code_of, is_ok
 from node_manager.reference.loop import EXIT_DECOMMISSIONED, EXIT_OK, MAX_WAIT_NS, Context
+from node_manager.reference.presence import MAX_REJOIN_MS
 from node_manager.reference.register import STATES
 
 FIRST_LEVELS_NS = NS_PER_S
@@ -185,6 +186,7 @@ class Worker:
 
     def _greeting(self) -> Message:
         released = self._released(self._client.agent)
+        rejoin_ms = self._client.agent.levels.get("REJOIN_BUDGET_MS", "")
         self._released_epoch = max(self._released_epoch, -1 if released is None else released)
         return {
             "op": "join",
@@ -195,6 +197,7 @@ class Worker:
             "ended": list(self._jobs.ended),
             "released_epoch": released,
             "known_epoch": self._host.epoch,
+            "rejoin_ms": min(int(rejoin_ms), MAX_REJOIN_MS) if rejoin_ms.isascii() and rejoin_ms.isdigit() else None,
         }
 
     def _joined(self, message: Message) -> bool:

@@ -4,9 +4,10 @@ import time
 from collections.abc import Sequence
 
 from node_manager.reference.clock import NS_PER_S, boottime_ns
-from node_manager.reference.cluster import Cluster, Key, host_level
+from node_manager.reference.cluster import Cluster, host_level
 from node_manager.reference.jobbook import MAX_SECONDS
 from node_manager.reference.lines import Connection, LineError, Message, count, number, text, whole
+from node_manager.reference.presence import MAX_REJOIN_MS, Key
 from node_manager.reference.register import HostRecord, Refused
 from node_manager.reference.settings import MAX_COUNT, MAX_NAME, MAX_SLOTS
 
@@ -26,6 +27,7 @@ class WorkerRequests:
         """A connection has ended."""
         key = self._joined.pop(connection, None)
         if key is not None and self._cluster.workers.get(key) is connection:
+            self._cluster.presence.gone(key, boottime_ns())
             del self._cluster.workers[key]
             self._cluster.refusing.discard(key)
 
@@ -36,6 +38,7 @@ class WorkerRequests:
         slots = whole(message, "slots", low=1, high=MAX_SLOTS)
         released_epoch = count(message, "released_epoch", high=MAX_COUNT, optional=True)
         known_epoch = count(message, "known_epoch", high=MAX_COUNT, optional=True) or 0
+        rejoin_ms = count(message, "rejoin_ms", high=MAX_REJOIN_MS, optional=True)
         jobs, ended = _job_ids(message, "jobs"), _job_ids(message, "ended")
         key = (host, instance_id)
         older = cluster.workers.get(key)
@@ -58,6 +61,7 @@ class WorkerRequests:
         record = cluster.commit(before, record, boottime_ns())
         cluster.workers[key] = connection
         self._joined[connection] = key
+        self._cluster.joined(key, rejoin_ms)
         self._reconcile(host, jobs, ended)
         return host_level(record)
 
