@@ -175,6 +175,7 @@ def view_of(client: HeartbeatClient) -> list[tuple[str, str]]:
         "undrain": int(view.undrain),
         "epoch": view.epoch,
         "decommissioned": int(view.decommissioned),
+        "seen_epoch": read_integer(view.levels.get("SEEN_EPOCH")),
         "node": view.node,
         "instance_id": view.instance_id,
         "boot_id": view.boot_id,
