@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node_manager.core.wedge import Verdict
 from node_manager.runtime import evidence
 from node_manager.runtime.evidence import Case, capture
 from tests.unit.runtime.specimens import FUTEX, Specimen, running
@@ -33,6 +34,7 @@ def test_it_says_what_the_process_was_doing(tmp_path: Path) -> None:
     log = tmp_path / "web.log"
     log.write_text("first\n" + "x" * evidence.LOG_TAIL_BYTES + "\x1b[2J\nlast words\n")
     with running(FUTEX) as specimen:
+        specimen.verdict(until=lambda found: found.verdict is Verdict.DEADLOCKED)
         path = capture(tmp_path, case(specimen, log=log), specimen.looks, WALL_S)
         text = path.read_text()
     assert tmp_path / "evidence" / "web-3-20270115T080000Z.txt" == path

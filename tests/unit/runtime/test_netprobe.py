@@ -52,7 +52,7 @@ def lookups(rig: Rig) -> Iterator[Lookups]:
 def bench(rig: Rig) -> Iterator[Bench]:
     made = Bench(rig)
     yield made
-    made.probers.close()
+    made.close()
 
 
 def probe(rig: Rig, check: TcpCheck | HttpCheck, resolver: Resolver, timeout_s: float = BOUND_S) -> tuple[Outcome, str]:

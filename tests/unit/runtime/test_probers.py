@@ -44,6 +44,11 @@ class Bench:
         rig.loop.time = self.clock  # type: ignore[method-assign]
         self.probers = Probers(rig.loop, post=rig.events.append, helpers=rig.processes.helpers)
 
+    def close(self) -> None:
+        """End, and wait for lookups under way: their sockets are open until then."""
+        self.probers.close()
+        self.rig.run_until(lambda: not any(thread.name == "xce-resolver" for thread in threading.enumerate()))
+
     def run(
         self,
         check: Check,
@@ -69,7 +74,7 @@ class Bench:
 def bench(rig: Rig) -> Iterator[Bench]:
     made = Bench(rig)
     yield made
-    made.probers.close()
+    made.close()
 
 
 @contextmanager
