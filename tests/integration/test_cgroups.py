@@ -13,7 +13,7 @@ from node_manager.runtime import cgroupfs
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.limits import refused
 from tests.integration.host import Host, wait_until
-from tests.integration.leasing import LEASE_S, ROLE, Leased, entering
+from tests.integration.leasing import LEASE_S, LONG_LEASE_S, ROLE, Leased, entering
 from tests.integration.test_fuse import NS, assert_dead_in_time, pause
 from tests.unit.runtime.cgroups import delegated, needs_cgroups
 
@@ -164,7 +164,7 @@ def test_the_fuse_kills_the_group(leased: Leased, group: Path) -> None:
 
 def test_a_successor_takes_the_group_and_its_fuse_over(leased: Leased, group: Path) -> None:
     """After kill -9 the same process runs in the same group beyond the deadline that the first agent had told."""
-    pid = leased.up()
+    pid = leased.up(LONG_LEASE_S)
     leased.host.kill_agent()
     leased.host.start()
     assert pid == leased.running()

@@ -9,7 +9,7 @@ import pytest
 from node_manager.core.spec import LEASE_MARGIN_NS
 from node_manager.runtime.clock import boottime_ns
 from tests.integration.host import Host, wait_until
-from tests.integration.leasing import LEASE_S, ROLE, Leased
+from tests.integration.leasing import LEASE_S, LONG_LEASE_S, ROLE, Leased
 
 NS = 1_000_000_000
 
@@ -70,7 +70,7 @@ def test_a_lease_that_is_renewed_is_left_alone(leased: Leased) -> None:
 
 def test_a_successor_takes_the_fuse_over(leased: Leased) -> None:
     """After kill -9 the next agent adopts component and fuse, and renews: nothing is killed, nothing started anew."""
-    pid = leased.up()
+    pid = leased.up(LONG_LEASE_S)
     fuses = leased.fuses()
     leased.host.kill_agent()
     leased.host.start()
@@ -80,7 +80,7 @@ def test_a_successor_takes_the_fuse_over(leased: Leased) -> None:
     assert pid == leased.running()
     assert fuses == leased.fuses()
     pause(leased)
-    until_ns = boottime_ns() + int(LEASE_S * NS)
+    until_ns = boottime_ns() + int(LONG_LEASE_S * NS)
     leased.switch.unlink()
     wait_until(lambda: not leased.living(), "everything of the leased component is dead")
     assert leased.last_sign_ns() < until_ns
@@ -116,7 +116,7 @@ def test_an_agent_stopped_between_its_decision_and_the_start(leased: Leased) -> 
     leased.host.wait_for("authority", state="running")
     (fuse,) = wait_until(leased.fuses, "its fuse is ready")
     os.kill(fuse, signal.SIGSTOP)  # the start waits for its word
-    leased.switch.touch()
+    leased.renew()
     leased.host.wait_for("leased", state="starting")
     pid = pause(leased)
     leased.switch.unlink()
