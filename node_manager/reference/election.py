@@ -11,10 +11,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from node_manager.reference.clock import NS_PER_MS
-from node_manager.reference.lease import Answer, Free, Held, LeaseStore, Taken, Unknown
+from node_manager.reference.lease import RATE_MARGIN_DIVISOR, Answer, Free, Held, LeaseStore, Taken, Unknown
 
-RATE_MARGIN_DIVISOR = 1000
-"""Clock rates of two hosts differ by less than one in a thousand (NTP disciplines within 500 ppm each)."""
 RETRY_DIVISOR = 4
 """Tries per renewal interval while the store does not answer."""
 MIN_RETRY_NS = 20 * NS_PER_MS

@@ -11,6 +11,10 @@ members, and a leader that was stopped may answer it after others have elected a
 elsewhere meanwhile (etcd-io/etcd#15247, #12528). A lease that is never renewed ends nowhere before its time, and
 granting and binding go through the members' agreement. docs/decisions/0008-leases-in-etcd.md has the argument.
 
+A rival takes the record over when it has vanished, or when it has seen the same revision of it for longer than its
+holder can have the lease: what a holder states counts from before the writing, what a rival waits for counts from after
+it. So a new leader of etcd's, which prolongs every lease, keeps nobody waiting.
+
 Every step of a question is one request with a deadline. What fails is "unknown", and the next question goes to the
 next endpoint: members that are down, cut off, without a leader, out of space, or that have lost a lease, all alike.
 Only the present is read, never an old revision: compaction changes nothing.
@@ -22,9 +26,18 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node_manager.reference.clock import NS_PER_S, boottime_ns
+from node_manager.reference.clock import NS_PER_MS, NS_PER_S, boottime_ns
 from node_manager.reference.httpcall import Answered, Call
-from node_manager.reference.lease import MAX_HOLDER, MAX_TERM, Answer, Free, Held, Taken, Unknown
+from node_manager.reference.lease import (
+    MAX_HOLDER,
+    MAX_TERM,
+    RATE_MARGIN_DIVISOR,
+    Answer,
+    Free,
+    Held,
+    Taken,
+    Unknown,
+)
 from node_manager.reference.loop import MAX_WAIT_NS, Loop
 from node_manager.reference.settings import Address
 
@@ -38,10 +51,19 @@ Steps = Generator[tuple[str, Json], Json, Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """The two keys at one moment. `value` None: no record; `term` 0: never a leadership."""
+class _Record:
+    """Who has the lease, and for how long from each writing on. 0: it cannot be read, nobody knows."""
 
-    value: str | None
+    holder: str
+    identity: str
+    lease_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The two keys at one moment. `record` None: there is none; `term` 0: never a leadership."""
+
+    record: "_Record | None"
     revision: int
     """Of the last writing of the record; 0: there is none."""
     term: int
@@ -69,14 +91,15 @@ class EtcdLease:
         self._endpoints = endpoints
         self._endpoint = 0
         self._record, self._term_key = _code(name), _code(f"{name}/term")
-        self._holder = holder
-        self._mine = json.dumps({"holder": holder, "identity": identity}, sort_keys=True)
+        self._mine = _Record(holder=holder, identity=identity, lease_ns=lease_ns)
         self._timeout_ns = min(lease_ns // TIMEOUTS_PER_LEASE, MAX_TIMEOUT_NS)
         self._clock = clock
         self._ours: _Seen | None = None
         """The record as this process wrote it last; None: it has none, or does not know."""
         self._highest = 0
         """Term ever seen."""
+        self._watched = (0, 0)
+        """The newest revision of the record that was seen, and when it was seen first."""
         self._steps: Steps | None = None
         self._call: Call | None = None
         self._answer: Answer | None = None
@@ -154,22 +177,22 @@ class EtcdLease:
         seen, self._ours = self._ours, None  # until this one's outcome is known
         if seen is None:
             seen = self._seen((yield self._both()))
-            if seen.value is not None and seen.value != self._mine:
+            if self._is_anothers(seen):
                 return self._view(seen)
-        goes_on = seen.value is not None and seen.term > 0 and not new_term
+        goes_on = self._is_mine(seen) and seen.term > 0 and not new_term
         before_ns = self._clock()  # whatever happens from here on can only shorten the lease
         granted = yield "/v3/lease/grant", {"TTL": str(-(-lease_ns // NS_PER_S))}
-        writes = [_put(self._record, self._mine, lease=str(granted["ID"]))]
+        writes = [_put(self._record, _render(self._mine), lease=str(granted["ID"]))]
         if not goes_on:
-            writes.append(_put(self._term_key, self._holder))
+            writes.append(_put(self._term_key, self._mine.holder))
         done = yield self._txn(writes, only_at=seen.revision)
         if done.get("succeeded") is not True:
             seen = self._seen(done)
-            if seen.value == self._mine:
+            if self._is_mine(seen):
                 return Unknown(reason="an earlier request of ours was carried out meanwhile: asking again")
             return self._view(seen)
         revision = _integer(done["header"], "revision")
-        self._ours = _Seen(value=self._mine, revision=revision, term=seen.term if goes_on else revision)
+        self._ours = _Seen(record=self._mine, revision=revision, term=seen.term if goes_on else revision)
         self._highest = max(self._highest, self._ours.term)
         length_ns = min(lease_ns, _integer(granted, "TTL") * NS_PER_S)
         return Held(term=self._ours.term, valid_until_ns=before_ns + length_ns)
@@ -178,7 +201,7 @@ class EtcdLease:
         seen, self._ours = self._ours, None
         if seen is None:
             seen = self._seen((yield self._both()))
-        if seen.value != self._mine or seen.term != term:
+        if not self._is_mine(seen) or seen.term != term:
             return Unknown(reason="the lease is not ours any more")
         done = yield self._txn([{"request_delete_range": {"key": self._record}}], only_at=seen.revision)
         return Free(term=term) if done.get("succeeded") is True else self._view(self._seen(done))
@@ -203,9 +226,7 @@ class EtcdLease:
         """
         record, term = (item["response_range"].get("kvs", []) for item in body["responses"])
         seen = _Seen(
-            value=base64.b64decode(record[0].get("value", ""), validate=True).decode("utf-8", "replace")
-            if record
-            else None,
+            record=_read(base64.b64decode(record[0].get("value", ""), validate=True)) if record else None,
             revision=_integer(record[0], "mod_revision") if record else 0,
             term=_integer(term[0], "mod_revision") if term else 0,
         )
@@ -214,13 +235,32 @@ class EtcdLease:
                 f"its term is {seen.term} and was {self._highest}: was it restored from a backup, or is it another one?"
             )
         self._highest = seen.term
+        if seen.revision != self._watched[0]:
+            self._watched = (seen.revision, self._clock())
         return seen
 
     def _view(self, seen: _Seen) -> Answer:
-        """Who has the lease. A record that cannot be read is somebody's."""
-        if seen.value is None:
+        """Who has the lease."""
+        if seen.record is None:
             return Free(term=seen.term)
-        return Taken(holder=_holder_of(seen.value), term=seen.term, valid_until_ns=None)
+        return Taken(holder=seen.record.holder, term=seen.term, valid_until_ns=self._over_ns(seen.record))
+
+    def _is_mine(self, seen: _Seen) -> bool:
+        return seen.record is not None and seen.record.identity == self._mine.identity
+
+    def _is_anothers(self, seen: _Seen) -> bool:
+        """Whether another one may have the lease. A record that cannot be read is somebody's."""
+        if seen.record is None or self._is_mine(seen):
+            return False
+        over_ns = self._over_ns(seen.record)
+        return over_ns is None or self._clock() < over_ns
+
+    def _over_ns(self, record: _Record) -> int | None:
+        """When the holder of the record, which was seen last, cannot have the lease any more; None: not known."""
+        if not record.lease_ns:
+            return None
+        length_ns = max(record.lease_ns, self._mine.lease_ns)
+        return self._watched[1] + length_ns + length_ns // RATE_MARGIN_DIVISOR
 
 
 def _code(text: str) -> str:
@@ -239,9 +279,21 @@ def _integer(fields: Json, name: str) -> int:
     return value
 
 
-def _holder_of(value: str) -> str:
+def _render(record: _Record) -> str:
+    """As it stands in the store."""
+    return json.dumps({"holder": record.holder, "identity": record.identity, "lease_ms": record.lease_ns // NS_PER_MS})
+
+
+def _read(data: bytes) -> _Record:
+    """What stands in the store, whatever it is."""
     try:
-        holder = json.loads(value)["holder"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        holder = None
-    return holder if isinstance(holder, str) and 0 < len(holder) <= MAX_HOLDER else "(a record that cannot be read)"
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        fields = {}
+    holder, identity, lease_ms = (fields.get(key) for key in ("holder", "identity", "lease_ms"))
+    if not (isinstance(holder, str) and 0 < len(holder) <= MAX_HOLDER and isinstance(identity, str)):
+        return _Record(holder="(a record that cannot be read)", identity="", lease_ns=0)
+    known = type(lease_ms) is int and 0 < lease_ms <= MAX_TERM // NS_PER_MS
+    return _Record(holder=holder, identity=identity, lease_ns=lease_ms * NS_PER_MS if known else 0)

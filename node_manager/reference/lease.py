@@ -22,6 +22,8 @@ from node_manager.reference.guarded import GuardedFile, Replaced
 
 UPDATE_ATTEMPTS = 4
 """Tries within one request when others change the record too; then it is "unknown", and the caller's next turn."""
+RATE_MARGIN_DIVISOR = 1000
+"""Clock rates of two hosts differ by less than one in a thousand (NTP disciplines within 500 ppm each)."""
 MAX_TERM = 2**53
 MAX_HOLDER = 600
 COUNTER_DIGITS = 20

@@ -51,9 +51,19 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"/xce/{request.node.name}"
 
 
-def lease(loop: Loop, endpoints: str, name: str, holder: str = "a", *, lease_ns: int = 60 * NS_PER_S) -> EtcdLease:
+def lease(
+    loop: Loop,
+    endpoints: str,
+    name: str,
+    holder: str = "a",
+    *,
+    lease_ns: int = 60 * NS_PER_S,
+    clock: Callable[[], int] = boottime_ns,
+) -> EtcdLease:
     """A holder whose identity is its name. Its patience is long: a busy machine must not fail a test."""
-    return EtcdLease(loop, parse_etcd(endpoints), name=name, holder=holder, identity=holder, lease_ns=lease_ns)
+    return EtcdLease(
+        loop, parse_etcd(endpoints), name=name, holder=holder, identity=holder, lease_ns=lease_ns, clock=clock
+    )
 
 
 def answer(loop: Loop, store: EtcdLease) -> Answer:
@@ -80,6 +90,12 @@ def look(loop: Loop, store: EtcdLease) -> Answer:
 def held(found: Answer) -> Held:
     assert isinstance(found, Held), found
     return found
+
+
+def taken(found: Answer) -> tuple[str, int]:
+    """Who has it, under which term."""
+    assert isinstance(found, Taken), found
+    return found.holder, found.term
 
 
 def bound_to(server: str, name: str) -> str:
@@ -120,16 +136,54 @@ def test_the_validity_counts_from_before_the_request(loop: Loop, server: str, na
 @needs_etcd
 def test_others_wait_until_etcd_ends_the_lease_and_have_a_higher_term(loop: Loop, server: str, name: str) -> None:
     """While it lasts a rival is told who has it; after its end it takes it, never before what the first was granted."""
-    first, rival = lease(loop, server, name), lease(loop, server, name, "b")
+    first, rival = lease(loop, server, name), lease(loop, server, name, "b")  # neither ends it by its own clock
     mine = held(acquire(loop, first, lease_ns=LEASE_NS))
-    assert acquire(loop, rival, lease_ns=LEASE_NS) == Taken(holder="a", term=mine.term, valid_until_ns=None)
+    assert taken(acquire(loop, rival, lease_ns=LEASE_NS)) == ("a", mine.term)
     until = time.monotonic() + BOUND_S
     while isinstance(found := acquire(loop, rival, lease_ns=LEASE_NS), Taken):
         assert time.monotonic() < until
     theirs = held(found)
     assert theirs.term > mine.term
     assert theirs.valid_until_ns - LEASE_NS >= mine.valid_until_ns
-    assert acquire(loop, first) == Taken(holder="b", term=theirs.term, valid_until_ns=None)
+    assert taken(acquire(loop, first)) == ("b", theirs.term)
+
+
+@needs_etcd
+def test_a_rival_need_not_wait_for_etcd_to_end_a_lease(loop: Loop, server: str, name: str) -> None:
+    """Once the same record has stood for longer than its holder can have the lease, it is taken over, not before.
+
+    A renewal begins that time anew, and so does its being seen first by another rival.
+    """
+    now_ns = [boottime_ns()]
+    minute_ns = 60 * NS_PER_S + 60 * NS_PER_S // 1000
+    holder = lease(loop, server, name)
+    rival, other = (lease(loop, server, name, each, clock=lambda: now_ns[0]) for each in "bc")
+    mine = held(acquire(loop, holder))
+    assert taken(acquire(loop, rival)) == ("a", mine.term)
+    now_ns[0] += minute_ns - 1
+    assert taken(acquire(loop, rival)) == ("a", mine.term)
+    held(acquire(loop, holder))
+    now_ns[0] += 1
+    assert acquire(loop, rival) == Taken(holder="a", term=mine.term, valid_until_ns=now_ns[0] + minute_ns)
+    now_ns[0] += minute_ns
+    assert taken(acquire(loop, other)) == ("a", mine.term)
+    theirs = held(acquire(loop, rival))
+    assert theirs.term > mine.term
+    assert taken(acquire(loop, holder)) == ("b", theirs.term)
+
+
+@needs_etcd
+def test_a_record_of_unknown_length_is_waited_for(loop: Loop, server: str, name: str) -> None:
+    """Where the record does not say for how long its holder has the lease, only its vanishing ends it."""
+    now_ns = [boottime_ns()]
+    rival = lease(loop, server, name, "b", clock=lambda: now_ns[0])
+    for text in ('{"holder": "a", "identity": "a", "lease_ms": true}', '{"holder": "a"}', "rubbish"):
+        ask(server, "/v3/kv/put", {"key": code(name), "value": code(text)})
+        for _ in range(2):
+            found = acquire(loop, rival)
+            assert isinstance(found, Taken)
+            assert found.valid_until_ns is None
+            now_ns[0] += 3600 * NS_PER_S
 
 
 @needs_etcd
@@ -140,7 +194,7 @@ def test_a_restarted_holder_goes_on_and_its_namesake_does_not(loop: Loop, server
     namesake = EtcdLease(
         loop, parse_etcd(server), name=name, holder="a", identity="of another host", lease_ns=60 * NS_PER_S
     )
-    assert acquire(loop, namesake) == Taken(holder="a", term=mine.term, valid_until_ns=None)
+    assert taken(acquire(loop, namesake)) == ("a", mine.term)
 
 
 @needs_etcd
@@ -164,7 +218,7 @@ def test_release_ends_the_own_term_only(loop: Loop, server: str, name: str) -> N
     for wrong, term in ((rival, mine.term), (store, mine.term - 1)):
         wrong.release(term=term)
         assert isinstance(answer(loop, wrong), Unknown)
-    assert look(loop, rival) == Taken(holder="a", term=mine.term, valid_until_ns=None)
+    assert taken(look(loop, rival)) == ("a", mine.term)
     store.release(term=mine.term)
     assert answer(loop, store) == Free(term=mine.term)
     assert held(acquire(loop, rival)).term > mine.term
