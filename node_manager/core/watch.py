@@ -112,6 +112,9 @@ class Watcher(Ladder):
         else:
             watch = replace(watch, decided=watch.failed_ns is not None and sample.at_ns >= watch.failed_ns)
             look_ns = self.now + RELOOK_NS
+        if found.verdict is Verdict.DEADLOCKED and watch.failed_ns is None:
+            # Who is only late may sleep for good reasons; that nothing ran counts once its probe has failed.
+            found = Finding(verdict=Verdict.SLOW, detail=f"it is late; {found.detail}")
         deadlocked_ns = watch.deadlocked_ns or self.now if found.verdict is Verdict.DEADLOCKED else None
         look_ns = look_ns if watch.look_ns is None else min(look_ns, watch.look_ns)
         return replace(

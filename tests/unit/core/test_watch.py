@@ -78,6 +78,19 @@ def test_a_late_beat_calls_for_a_look_and_no_more() -> None:
     assert State.RUNNING is machine.state.state
 
 
+def test_what_is_only_late_is_not_called_deadlocked() -> None:
+    """A component that sleeps while it is late may have nothing to do: deadlocked is said once its probe has failed."""
+    machine = Watched()
+    machine.at(2 * S)
+    machine.seen()
+    machine.at(2 * S + MIN_SPAN_NS)
+    machine.seen()
+    assert machine.verdict == "slow"
+    machine.at(3 * S)
+    machine.seen()
+    assert machine.verdict == "deadlocked"
+
+
 def test_silence_ends_a_run_after_verdict_and_evidence() -> None:
     """Silent and asleep is deadlocked: evidence is taken, then the stop begins, and its reason says all of it."""
     machine = Watched().silent()
