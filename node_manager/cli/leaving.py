@@ -34,11 +34,12 @@ class Leaving:
         finish: Callable[[], None],
     ) -> None:
         self.handed_over = False
+        self.asked = False
+        """A SIGTERM has come under systemd, whatever it turns out to mean."""
         self._loop = loop
         self._agent = agent
         self._under_systemd = under_systemd
         self._finish = finish
-        self._asked = False
         self._query: Child | None = None
         self._until_s = 0.0
 
@@ -46,8 +47,8 @@ class Leaving:
         """Take a SIGTERM. Another one while the first is carried out changes nothing."""
         if not self._under_systemd:
             self._agent.stop("SIGTERM")
-        elif not self._asked:
-            self._asked = True
+        elif not self.asked:
+            self.asked = True
             self._query = systemd_job.ask(self._loop, systemd_job.own_unit(), self._told)
 
     def close(self) -> None:

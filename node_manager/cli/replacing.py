@@ -38,6 +38,7 @@ _LOOK_S = 0.02
 HELD_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Blocked across the exec, so that one that comes meanwhile waits for its handler instead of ending the process."""
 
+_ON_ITS_WAY = "the agent is on its way out"
 _OF_THIS_START = frozenset(
     {guard.STATE, guard.BACK, guard.FAILED, "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "LISTEN_PIDFDID"}
 )
@@ -70,7 +71,10 @@ def origin(environment: dict[str, str]) -> Origin:
 
 
 class Replacing:
-    """Carries `reexec` out. One at a time; `replaced` is how the last one went."""
+    """Carries `reexec` out. One at a time; `replaced` is how the last one went.
+
+    `leaving` tells whether the agent is on its way out: a successor would not know that it has to go.
+    """
 
     def __init__(
         self,
@@ -81,8 +85,10 @@ class Replacing:
         sink: Sink,
         origin: Origin,
         replaced: Replaced | None,
+        leaving: Callable[[], bool],
     ) -> None:
         self.replaced = replaced
+        self._leaving = leaving
         self._loop = loop
         self._agent = agent
         self._api = api
@@ -99,8 +105,8 @@ class Replacing:
         if self._done is not None or self._check is not None:
             done(CommandResult(ok=False, detail="a re-exec is under way already"))
             return
-        if self._agent.state.phase is NodePhase.STOPPING:
-            done(CommandResult(ok=False, detail="the node is stopping"))
+        if self._leaving() or self._agent.state.phase is NodePhase.STOPPING:
+            done(CommandResult(ok=False, detail=_ON_ITS_WAY))
             return
         self._done = done
         try:
@@ -146,7 +152,9 @@ class Replacing:
     def _wait(self) -> None:
         """Wait for a moment in which nothing is under way."""
         under_way = self._agent.under_way()
-        if not under_way:
+        if self._leaving():
+            self._refuse(_ON_ITS_WAY)
+        elif not under_way:
             self._announce()
         elif self._loop.time() >= self._until_s:
             self._refuse(
@@ -174,7 +182,9 @@ class Replacing:
         """Let answers go out and requests come in; then go, at the next quiet moment."""
         now_s = self._loop.time()
         quiet = not self._agent.under_way()
-        if quiet and (not self._api().busy or now_s >= self._until_s):
+        if self._leaving():
+            self._failed(_ON_ITS_WAY)
+        elif quiet and (not self._api().busy or now_s >= self._until_s):
             self._go()
         elif now_s >= self._until_s + QUIET_S:
             self._failed(f"no quiet moment within {QUIET_S:g} s: {', '.join(self._agent.under_way())}; try again later")

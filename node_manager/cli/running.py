@@ -112,6 +112,7 @@ class _Daemon:
         self._systemd = systemd
         self._fed_ns = 0
         self._open_to_all = False
+        self._ready_due = False
         self._handed = handed
         self._loop = asyncio.new_event_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -135,6 +136,7 @@ class _Daemon:
             raise
         if problem is not None:
             self._recording_stopped(problem)
+        self._leaving = Leaving(self._loop, self._agent, under_systemd=systemd.active, finish=self._finish)
         self._replacing = replacing.Replacing(
             self._loop,
             agent=self._agent,
@@ -142,8 +144,8 @@ class _Daemon:
             sink=sink,
             origin=origin,
             replaced=None if handed is None else handed.replaced,
+            leaving=lambda: self._leaving.asked,
         )
-        self._leaving = Leaving(self._loop, self._agent, under_systemd=systemd.active, finish=self._finish)
         backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost, replacing=self._replacing)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
         self._premises = Premises(self._agent, self._api, restored=self._restore_sockets)
@@ -207,7 +209,7 @@ class _Daemon:
         if not self._open_to_all:
             self._open_to_all = True
             self._api.accept_again()
-            self._systemd.ready(self._summary())
+            self._ready_due = self._systemd.active and not self._systemd.ready(self._summary())
 
     def _restore_sockets(self) -> None:
         """Let systemd keep the listening sockets that were made anew instead of those whose paths are gone."""
@@ -290,6 +292,8 @@ class _Daemon:
 
     def _turned(self) -> None:
         """A turn of the loop is completed."""
+        if self._ready_due:  # its socket was full; without this word it would give the start up
+            self._ready_due = not self._systemd.ready(self._summary())
         self._feed_watchdog()
         self._premises.look()
 

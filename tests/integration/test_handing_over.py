@@ -1,5 +1,6 @@
 """SIGTERM under systemd: the agent goes, its components stay, the next one has them."""
 
+import os
 import signal
 import socket
 import threading
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.integration.host import BOUND_S, Host, wait_until
+from tests.integration.test_generic import make_with
 
 Make = Callable[..., Host]
 
@@ -91,3 +93,27 @@ def test_the_watchdog_is_fed_by_turns(host: Host, place: Path) -> None:
 def _stopped(host: Host) -> bool:
     assert host.agent is not None
     return Path(f"/proc/{host.agent.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_an_agent_on_its_way_out_is_not_replaced(make_host: Make, place: Path) -> None:
+    """A successor would not know that it has to go: it is refused, and the agent ends."""
+    gate = place / "gate"
+    os.mkfifo(gate)
+    host = make_with(
+        make_host,
+        one={
+            "command": ["/bin/sleep", "300"],
+            "reload": {"command": ["/bin/sh", "-c", f"cat {gate}"], "timeout_s": 60},
+        },
+    )
+    with systemd(place) as manager:
+        host.start(NOTIFY_SOCKET=str(manager.path))
+        host.wait_for("one", state="running")
+        host.ctl("reload", "one")  # keeps the agent from a quiet moment
+        assert host.agent is not None
+        host.agent.send_signal(signal.SIGTERM)
+        wait_until(lambda: "agent.handing_over" in host.tail(), "it is about to go")
+        assert "on its way out" in host.ctl("reexec", ok=1)
+        with gate.open("w"):
+            pass
+        assert host.agent.wait(BOUND_S) == 0

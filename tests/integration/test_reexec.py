@@ -337,7 +337,7 @@ def test_a_version_that_fails_after_the_exec_falls_back(make_host: Make, how: st
     before, events = host.pids(), host.events()
     broken = (
         "import node_manager.cli.guard as guard, node_manager.runtime.voices as voices\n"
-        "guard.IN_CHARGE_S = 2.0\n"
+        f"guard.IN_CHARGE_S = {2.0 if how == 'hangs' else 60.0}\n"
         f"def resume(*_): {AFTER_EXEC[how]}\n"
         "voices.Voices.resume = resume\n"
     )
@@ -363,7 +363,10 @@ def test_a_command_under_way_is_not_cut_off(make_host: Make, place: Path) -> Non
     os.mkfifo(gate)
     host = make_with(
         make_host,
-        one={"command": ["/bin/sleep", "300"], "reload": {"command": ["/bin/sh", "-c", f"cat {gate}"]}},
+        one={
+            "command": ["/bin/sleep", "300"],
+            "reload": {"command": ["/bin/sh", "-c", f"cat {gate}"], "timeout_s": 60},
+        },
     )
     version(host, "1.0")
     host.start()

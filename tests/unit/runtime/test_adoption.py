@@ -128,6 +128,17 @@ def test_after_a_replacement_in_place_the_child_is_reaped(rig: Rig) -> None:
         assert ProcFs().stat(kept.found.pid) is None
 
 
+def test_what_ended_between_two_programs_is_taken_with_its_end(rig: Rig) -> None:
+    """A pidfd that was held all along tells how a process ended that is long reaped by somebody else."""
+    told = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 15)
+    with killed_agent(rig.directory) as kept:
+        (proven,) = search(rig, kept).proven
+        kill(kept.found.pid)
+        rig.run_until(lambda: not Path(f"/proc/{kept.found.pid}").exists())
+        assert rig.processes.adopt(proven, ended=True)
+        assert (ExitStatus(signal=9) if told else ExitStatus()) == rig.exited().status
+
+
 @pytest.mark.usefixtures("no_leaks")
 def test_without_exit_info_the_status_is_unknown(short_dir: Path) -> None:
     """The fallback for kernels before 6.15: neither code nor signal."""
