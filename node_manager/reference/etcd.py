@@ -295,5 +295,6 @@ def _read(data: bytes) -> _Record:
     holder, identity, lease_ms = (fields.get(key) for key in ("holder", "identity", "lease_ms"))
     if not (isinstance(holder, str) and 0 < len(holder) <= MAX_HOLDER and isinstance(identity, str)):
         return _Record(holder="(a record that cannot be read)", identity="", lease_ns=0)
-    known = type(lease_ms) is int and 0 < lease_ms <= MAX_TERM // NS_PER_MS
-    return _Record(holder=holder, identity=identity, lease_ns=lease_ms * NS_PER_MS if known else 0)
+    if type(lease_ms) is not int or not 0 < lease_ms <= MAX_TERM // NS_PER_MS:
+        lease_ms = 0
+    return _Record(holder=holder, identity=identity, lease_ns=lease_ms * NS_PER_MS)
