@@ -38,7 +38,7 @@ from node_manager.runtime.store import StateDirError
 STATUS_NAME = "status"
 HEARTBEAT_NAME = "heartbeat"
 """Names of the sockets in systemd's descriptor store."""
-FIRST_ANSWER_S = 2.0
+FIRST_ANSWER_S = 8.0
 """How long those who ask wait at most for the first reading of the configuration; then they are told that it lasts."""
 FEEDS_PER_INTERVAL = 4
 """WATCHDOG=1 goes out so often within systemd's interval, so that one that is late does no harm."""
