@@ -3,13 +3,16 @@
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.ledger import HARM, INJECTED, Ledger, render
 from tests.integration.conftest import make_host, place
+from tests.integration.host import Host
+from tests.integration.leasing import entering
+from tests.unit.runtime.cgroups import delegated, needs_cgroups
 
 __all__ = ["make_host", "place"]
 
@@ -31,6 +34,21 @@ def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
     made = Ledger()
     yield made
     request.node.user_properties.extend((f"faults/{name}", count) for name, count in made.counts.items())
+
+
+@pytest.fixture(params=["session", pytest.param("cgroup", marks=needs_cgroups)])
+def fenced(request: pytest.FixtureRequest) -> Iterator[Callable[[Host], str]]:
+    """Have the agents of a host fence by sessions, or by cgroups in a delegated one; returns which."""
+    if request.param == "session":
+        yield lambda _host: "session"
+        return
+
+    def arrange(host: Host) -> str:
+        entering(group, host.base / "bin" / "xce-node-manager")
+        return "cgroup"
+
+    with delegated() as group:
+        yield arrange
 
 
 @pytest.fixture

@@ -43,10 +43,17 @@ def python(code: str, *arguments: str) -> list[str]:
 class Field:
     """One host whose components are witnesses, in one directory."""
 
-    def __init__(self, make_host: Callable[..., Host], ledger: Ledger, components: dict[str, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        make_host: Callable[..., Host],
+        ledger: Ledger,
+        components: dict[str, dict[str, Any]],
+        fenced: Callable[[Host], str] = lambda _host: "session",
+    ) -> None:
         body = {name: {"log": "file", **component} for name, component in components.items()}
         roles = {"r": {"role": "r", "user": "inherit", "components": body}}
         self.host = make_host(roles=("r",), role_files=roles)
+        self.mode = fenced(self.host)
         self.names = list(components)
         self.ledger = ledger
         self.observer = Observer(self.host.base)
@@ -155,11 +162,27 @@ class Field:
 
     def answers(self) -> None:
         """Wait until the agent answers."""
-        wait_until(lambda: self.host.run("xce-nodectl", "status", ok=None).returncode in {0, 1}, "the agent answers")
+        try:
+            wait_until(
+                lambda: self.host.run("xce-nodectl", "status", ok=None).returncode in {0, 1}, "the agent answers"
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it has ended with {self.agent.poll()}\n{self.host.tail()}") from None
+
+    def ask(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Begin an operator's command."""
+        return subprocess.Popen(
+            [str(self.host.base / "bin" / "xce-nodectl"), *words],
+            env=self.host.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def end(self) -> None:
         """Stop the agent as a user would: nothing of its components may be left."""
         self.answers()
+        assert self.host.status()["node"]["cgroup_mode"] == {"session": "session", "cgroup": "delegated"}[self.mode]
         self.untouched()
         assert self.host.stop() == 0
         spared = {pid for pid, _start, _notes in self._bystanders}

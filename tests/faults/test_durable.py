@@ -103,17 +103,6 @@ def _field(make_host: Make, place: Path, ledger: Ledger) -> Field:
     return Field(make_host, ledger, components)
 
 
-def _ask(field: Field, *words: str) -> "subprocess.Popen[bytes]":
-    """Begin an operator's command."""
-    return subprocess.Popen(
-        [str(field.host.base / "bin" / "xce-nodectl"), *words],
-        env=field.host.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
 @pytest.mark.parametrize("disk", ["ample", "full"])
 def test_an_acknowledged_word_outlives_any_kill(
     make_host: Make, place: Path, ledger: Ledger, dice: random.Random, disk: str
@@ -138,7 +127,7 @@ def test_an_acknowledged_word_outlives_any_kill(
                 ("worker", False): ("decommission",),
                 ("worker", True): ("recommission",),
             }[name, down[name]]
-            with _ask(field, *words) as asked:
+            with field.ask(*words) as asked:
                 at_s = time.monotonic() + dice.uniform(0, 0.4)
                 wait_until(lambda at_s=at_s: time.monotonic() >= at_s, "the instant has come")  # type: ignore[misc]
                 field.host.kill_agent()
@@ -173,7 +162,7 @@ def test_a_read_only_disk_holds_nothing_up(make_host: Make, place: Path, ledger:
         field.launch(*made.enter)
         field.answers()
         field.settled()
-        with _ask(field, "stop", "held") as asked:
+        with field.ask("stop", "held") as asked:
             _is_so(field, {"held": True})
             warnings = wait_until(lambda: field.host.status()["warnings"], "a warning")
             assert re.search(r"Read-only file system", " ".join(warnings))
@@ -234,7 +223,7 @@ def test_a_process_beyond_sigkill_is_named_and_not_doubled(make_host: Make, plac
         assert made.run("fsfreeze", "--freeze", str(disk)).returncode == 0
         ledger.inject()
         wait_until(lambda: _state(seen.pid) == "D", "it hangs")
-        with _ask(field, "restart", "hangs") as asked:
+        with field.ask("restart", "hangs") as asked:
             found = field.host.wait_for("hangs", state="killing")
             wait_until(lambda: "unkillable" in field.host.component("hangs")["reason"], "it is said")
             assert field.starts("hangs") == [seen.pid], found

@@ -55,7 +55,9 @@ while True:
 """
 
 
-def test_a_fork_bomb_is_stopped_and_hurts_nobody_else(make_host: Make, place: Path, ledger: Ledger) -> None:
+def test_a_fork_bomb_is_stopped_and_hurts_nobody_else(
+    make_host: Make, place: Path, ledger: Ledger, fenced: Callable[[Host], str]
+) -> None:
     """Processes that fork for ever, each its own session, deaf to signals: others are replaced, a stop clears all."""
     base = place / "h1"
     limit = f"--nproc={BOMB_PROCESSES}:{BOMB_PROCESSES}"
@@ -67,7 +69,7 @@ def test_a_fork_bomb_is_stopped_and_hurts_nobody_else(make_host: Make, place: Pa
         "other": {"command": witness(base, "other"), "restart": QUICK},
         "steady": {"command": witness(base, "steady")},
     }
-    field = Field(make_host, ledger, components)
+    field = Field(make_host, ledger, components, fenced)
     field.launch()
     field.answers()
 

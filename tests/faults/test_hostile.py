@@ -57,7 +57,9 @@ FLOODS = 3
 """Components that flood at once."""
 
 
-def test_a_component_that_hides_is_kept_adopted_and_ended(make_host: Make, place: Path, ledger: Ledger) -> None:
+def test_a_component_that_hides_is_kept_adopted_and_ended(
+    make_host: Make, place: Path, ledger: Ledger, fenced: Callable[[Host], str]
+) -> None:
     """No descriptors, a new name, deaf to signals, a child in its own session: adopted as it is, and ended in time."""
     base = place / "h1"
     hiding = python(_HIDING, f"{base}/hidden")
@@ -65,7 +67,7 @@ def test_a_component_that_hides_is_kept_adopted_and_ended(make_host: Make, place
         "hiding": {"command": hiding, "stop": {"timeout_s": 0.2}, "restart": QUICK},
         "other": {"command": witness(base, "other")},
     }
-    field = Field(make_host, ledger, components)
+    field = Field(make_host, ledger, components, fenced)
     field.launch()
     hidden = base / "hidden"
     wait_until(lambda: hidden.exists() and hidden.read_text().count("ready") == 2, "both of them hide")
