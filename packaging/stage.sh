@@ -65,12 +65,13 @@ install -d "$stage/usr/share/xce/cloud-init"
 for sample in packaging/cloud-init/*.yaml; do
     install -m 644 "$sample" "$stage/usr/share/xce/cloud-init"
 done
-for page in packaging/man/*.[1-8]; do
+mkdir "$work/pages" "$work/completions"
+"$program/bin/python3" -B packaging/man/make_pages.py "$work/pages"
+"$program/bin/python3" -B packaging/completion/make_completion.py "$work/completions"
+for page in "$work"/pages/*; do
     section=$stage/usr/share/man/man${page##*.}
     install -d "$section"
     gzip -9nc "$page" >"$section/$(basename "$page").gz"
 done
-for name in xce-node-manager xce-nodectl; do
-    install -m 644 "packaging/completion/$name.bash" "$stage/usr/share/bash-completion/completions/$name"
-done
+install -m 644 "$work"/completions/* "$stage/usr/share/bash-completion/completions"
 echo "$version-$revision"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from node_manager import __version__
-from node_manager.cli import guard
+from node_manager.cli import bootstrap_parser, guard
 from node_manager.cli.conformance import add_parser
 from node_manager.config.load import ConfigInvalid, Problem, Sources, describe, load, user_problem
 from node_manager.core.spec import NodeSpec
@@ -37,7 +37,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     match args.command:
         case "run":
             return guard.guarded(lambda: _run(args))
@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from node_manager.cli.replay import replay
 
             return replay(args.file)
+        case "bootstrap":
+            from node_manager.cli.bootstrap import bootstrap
+
+            return bootstrap(args, _sources(args))
         case "conformance":
             from node_manager.cli.conformance import conformance
 
@@ -142,7 +146,7 @@ def _sources(args: argparse.Namespace) -> Sources:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help=f"[{DEFAULT_CONFIG}]")
     common.add_argument(
@@ -158,14 +162,14 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=f"[{DEFAULT_STATE_DIR}]"
     )
-    parser = argparse.ArgumentParser(
+    main_parser = argparse.ArgumentParser(
         prog="xce-node-manager",
         description="Supervisor of one host of an XCE cluster.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"xce-node-manager {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    main_parser.add_argument("--version", action="version", version=f"xce-node-manager {__version__}")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     running = argparse.ArgumentParser(add_help=False, parents=[common])
     running.add_argument(
         "--log-dir",
@@ -184,9 +188,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("self-check", parents=[running])  # for `reexec`: with the options of the agent that asks
     commands.add_parser("check", parents=[common], help="say everything that is wrong with the configuration")
     commands.add_parser("plan", parents=[common], help="check, and print what would run")
+    bootstrap_parser.add_parser(commands, common)
     replay = commands.add_parser("replay", help="make the decisions of a recorded journal again, and compare them")
     replay.add_argument("file", type=Path, metavar="FILE", help="what `run --record-events` wrote")
     add_parser(commands)
     schema = commands.add_parser("schema", help="print JSON Schema for editors")
     schema.add_argument("kind", choices=["boot", "role"], help="of the boot configuration, or of a role file")
-    return parser
+    return main_parser

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ _HERE = Path(__file__).parent
 _NEEDED = ("mmdebstrap", "unshare", "nsenter", "setpriv", "dpkg-deb")
 
 Make = Callable[..., Machine]
+_running: list[Machine] = []
+"""The machines of the test that runs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +28,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_HERE):
             item.add_marker("system")
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the journals of a test that failed, while its machines still run."""
+    report = yield
+    if report.failed and item.path.is_relative_to(_HERE):
+        for machine in _running:
+            report.sections.append((f"journal of {machine.name}", machine.journal("--lines=300")))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -70,16 +82,14 @@ def installed(root: Path, package: Path, place: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def make_machine(installed: tuple[Path, Path], place: Path) -> Iterator[Make]:
     """Make machines, to be booted by the test; all of them are gone after it."""
-    made: list[Machine] = []
-
     def make(name: str = "m1", *, lower: tuple[Path, ...] = installed, shared: Path | None = None) -> Machine:
         base = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
-        made.append(Machine(lower, base, name, shared=shared))
-        return made[-1]
+        _running.append(Machine(lower, base, name, shared=shared))
+        return _running[-1]
 
     yield make
-    for machine in made:
-        machine.remove()
+    while _running:
+        _running.pop().remove()
 
 
 @pytest.fixture

@@ -161,6 +161,8 @@ class Machine:
 
     def journal(self, *arguments: str) -> str:
         """The journal, newest boot and older ones mixed where they are not told apart."""
+        if self._process is None:
+            return "(it is off)"
         return self.run("journalctl", "--no-pager", "-o", "short-monotonic", *arguments, ok=None).stdout
 
     def property(self, name: str, unit: str = UNIT) -> str:

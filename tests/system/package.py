@@ -22,6 +22,7 @@ GIVEN = "XCE_SYSTEM_PACKAGE"
 
 def build(place: Path) -> Path:
     """Build the package from this tree; return its path."""
+    place.mkdir()
     given = os.environ.get(GIVEN)
     if given:
         return Path(given)

@@ -1,0 +1,171 @@
+"""The package over its life: installed, upgraded, broken, removed, purged."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system import package as packages
+from tests.system.hosts import configure, serve
+from tests.system.machine import CONFIG, UNIT, Machine, wait_until
+
+EVERYTHING = ("manager", "worker", "apiserver")
+VERSIONS = "/usr/lib/xce-node-manager/versions"
+
+
+@pytest.fixture(scope="module")
+def newer(package: Path, place: Path) -> Path:
+    """The next version."""
+    return packages.remade(package, place / "package", "9.0")
+
+
+@pytest.fixture(scope="module")
+def broken(package: Path, place: Path) -> Path:
+    """A version that cannot even be imported."""
+    return packages.remade(package, place / "package", "9.1", prologue="raise ImportError('broken on purpose')")
+
+
+def install(machine: Machine, package: Path) -> str:
+    """Install a package as an operator does; return what was said."""
+    machine.path("/root/package.deb").write_bytes(package.read_bytes())
+    done = machine.run("apt-get", "install", "-y", "/root/package.deb", bound_s=300)
+    machine.run("rm", "/root/package.deb")
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def host(machine: Machine) -> Machine:
+    """A machine on which everything runs, with a job."""
+    serve(machine, *EVERYTHING)
+    machine.wait_status(lambda found: all(one["pid"] for one in found["components"]), "everything has a pid")
+    machine.shell("xce-reference ctl submit m1 --seconds 600")
+    wait_until(lambda: job(machine), "the job runs")
+    return machine
+
+
+def job(machine: Machine) -> str:
+    """The pid of the job."""
+    return machine.run("pgrep", "-x", "sleep", ok=None).stdout.strip()
+
+
+def everything(machine: Machine) -> tuple[dict[str, int | None], int, str]:
+    """What an upgrade must leave as it is: components, the agent's own process, the job."""
+    return machine.pids(), machine.agent_pid(), job(machine)
+
+
+def node(machine: Machine) -> dict[str, Any]:
+    """What the agent says of itself."""
+    found: dict[str, Any] = machine.status()["node"]
+    return found
+
+
+def test_a_fresh_installation_starts_nothing(machine: Machine) -> None:
+    """Without a configuration there is nothing to run; the programs, their pages and directories are there."""
+    assert machine.property("ActiveState") == "inactive"
+    assert machine.run("systemctl", "is-enabled", UNIT, ok=1).stdout == "disabled\n"
+    machine.run("xce-node-manager", "--version")
+    machine.run("xce-nodectl", "--version")
+    assert machine.shell("id -un xce; getent group xce-admin | cut -d: -f1").split() == ["xce", "xce-admin"]
+    missing = machine.run("dpkg", "--verify", "xce-node-manager").stdout.splitlines()
+    assert [line for line in missing if "/usr/share/doc/" not in line] == []  # which this root leaves out
+
+
+def test_an_upgrade_touches_no_process(host: Machine, newer: Path) -> None:
+    """The new version runs in the process of the old one; components and jobs run on untouched."""
+    before = everything(host)
+    install(host, newer)
+    assert node(host)["agent_version"] == "9.0"
+    host.ready()
+    assert before == everything(host)
+    assert host.shell(f"readlink /usr/lib/xce-node-manager/current; ls {VERSIONS}").split()[0] == "versions/9.0-1"
+    host.run("systemctl", "restart", UNIT)
+    host.ready()
+    assert (before[0], before[2]) == (host.pids(), job(host))
+
+
+def test_a_broken_version_leaves_the_old_one_in_charge(host: Machine, broken: Path, newer: Path) -> None:
+    """Where the new version cannot run, the old one goes on, the installation says so, and the next one mends it."""
+    before = everything(host)
+    said = install(host, broken)
+    assert "broken on purpose" in said
+    assert "the old one goes on" in said
+    assert before == everything(host)
+    install(host, newer)
+    assert node(host)["agent_version"] == "9.0"
+    assert before == everything(host)
+
+
+def test_a_wrong_configuration_during_an_upgrade(host: Machine, newer: Path) -> None:
+    """A configuration that is wrong at that moment costs nothing: what ran runs on, under the last good copy."""
+    before = everything(host)
+    right = host.path(CONFIG).read_text(encoding="utf-8")
+    host.write(CONFIG, "version: 1\nroles: [nonsense]\n")
+    install(host, newer)
+    assert before == everything(host)
+    host.run("systemctl", "restart", UNIT)
+    found = host.wait_status(lambda status: status["node"]["config_error"], "it says what is wrong")
+    assert "nonsense" in found["node"]["config_error"]
+    assert found["node"]["agent_version"] == "9.0"
+    assert (before[0], before[2]) == (host.pids(), job(host))
+    host.write(CONFIG, right)
+    host.wait_status(lambda status: status["node"]["config_error"] is None, "the right one is taken up")
+    assert (before[0], before[2]) == (host.pids(), job(host))
+
+
+def test_the_old_version_is_whole_until_the_new_one_is(host: Machine, newer: Path) -> None:
+    """An upgrade that is cut off after the unpacking leaves a node manager that starts, and commands that work."""
+    before = host.pids()
+    host.path("/root/package.deb").write_bytes(newer.read_bytes())
+    host.run("dpkg", "--unpack", "/root/package.deb")
+    host.run("kill", "-KILL", str(host.agent_pid()))
+    host.wait_status(lambda status: status["node"]["ready"], "the old version is in charge again")
+    assert node(host)["agent_version"] != "9.0"
+    assert before == host.pids()
+    host.run("dpkg", "--configure", "--pending")
+    assert node(host)["agent_version"] == "9.0"
+    assert before == host.pids()
+
+
+def test_removal_stops_and_purge_forgets(host: Machine) -> None:
+    """A removal stops components, and leaves users' jobs and the operator's files; a purge removes the files."""
+    before = host.pids()
+    running = job(host)
+    host.run("apt-get", "remove", "-y", "xce-node-manager", bound_s=120)
+    assert not any(host.alive(pid) for pid in before.values())
+    assert running == job(host)
+    assert host.shell("ls /usr/lib/xce-node-manager 2>&1 || :").startswith("ls: cannot access")
+    assert host.shell(f"ls {CONFIG} /var/lib/xce/node-manager/facts.json").split()[0] == CONFIG
+    host.run("dpkg", "--purge", "xce-node-manager")
+    gone = (CONFIG, "/var/lib/xce/node-manager", "/run/xce/node-manager", "/etc/systemd/system/xce-node-manager.service.d")
+    assert [path for path in gone if host.run("test", "-e", path, ok=None).returncode == 0] == []
+    assert host.run("systemctl", "list-units", "--failed", "--plain", "--no-legend").stdout == ""
+
+
+def test_a_decommission_survives_reinstallation_and_reboot(host: Machine, package: Path) -> None:
+    """What was put out of the cluster stays out: over a removal, an installation and a boot."""
+    host.ctl("decommission", "--reason", "broken fan")
+    host.wait_status(lambda found: _worker(found)["state"] == "stopped", "the worker has stopped")
+    host.run("apt-get", "remove", "-y", "xce-node-manager", bound_s=120)
+    install(host, package)
+    host.reboot()
+    found = host.wait_status(lambda status: status["node"]["ready"], "the rest is ready")
+    assert ("stopped", "decommissioned") == (_worker(found)["state"], _worker(found)["rule"])
+    assert "refused by rule decommissioned" in host.ctl("start", "worker", ok=1)
+
+
+def test_an_image_of_a_decommissioned_host_is_another_host(host: Machine) -> None:
+    """A new instance, of a cloned image and even of the same name, inherits nothing; the old one stays refused."""
+    host.ctl("decommission", "--reason", "broken fan")
+    host.wait_status(lambda found: _worker(found)["state"] == "stopped", "the worker has stopped")
+    configure(host, *EVERYTHING, instance_id="i-2")
+    host.reboot()
+    host.wait_status(lambda found: _worker(found)["state"] == "running", "the new instance works")
+    configure(host, *EVERYTHING, instance_id="i-1")
+    host.reboot()
+    found = host.wait_status(lambda status: status["node"]["ready"], "the rest is ready")
+    assert found["host"]["state"] == "decommissioned"
+
+
+def _worker(status: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in status["components"] if one["name"] == "worker")
+    return found
