@@ -81,6 +81,8 @@ def _full_state(kit: Kit, agent: Agent, said: set[str], since_ns: int) -> None:
     def missing() -> set[str]:
         return said - levels_in(one for one in agent.heard if one.at_ns > since_ns)
 
+    if not kit.verdicts.wants("full-state"):
+        return
     agent.stage.until(lambda: not missing(), FULL_WITHIN_S + agent.interval_s - (now_ns() - since_ns) / NS_PER_S)
     left = missing()
     kit.verdicts.judge("full-state", f"{', '.join(sorted(left))[:80]} said once and not again", holds=not left)
@@ -105,6 +107,8 @@ def reconnecting(kit: Kit) -> None:
         stage.play(2.0)
         agent.listen()
         if not _comes_back(kit, agent, "after the socket was gone"):
+            return
+        if not kit.verdicts.wants("patience"):
             return
         agent.welcoming = False
         agent.hang_up()
@@ -185,6 +189,8 @@ def environment(kit: Kit) -> None:
         kit.start(agent, kit.environment(agent, XCE_MAIN_PID=str(os.getppid())))
         stage.play(ALONE_S)
         kit.verdicts.judge("inherited", "it spoke, and $XCE_MAIN_PID was another process", holds=not agent.heard)
+    if not kit.verdicts.wants("runs-alone"):
+        return
     with kit.scene() as stage:
         agent = kit.agent(stage)
         program = kit.start(agent, {})

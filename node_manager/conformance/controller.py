@@ -11,6 +11,7 @@ IN_FLIGHT_S = 1.0
 """What was asked of the store before it went may be answered and stated within this time."""
 TAKE_OVER_S = 20.0
 """How long after the end of a lease another may take to lead: its next look at the store, on a busy machine."""
+_AT_ITS_END = ("standby-at-the-end", "not-given-up-early")
 
 
 def primaries(heard: list[Heard]) -> list[Heard]:
@@ -76,10 +77,12 @@ def succession(kit: Kit) -> None:
         stage.play(2.0)
         if not _alone(kit, second) or not _killed(kit, stage, first, second):
             return
+        if not kit.verdicts.wants("ends-when-stopped", "after-a-pause", *_AT_ITS_END):
+            return
         kit.start(first)
         kit.greeted(first)
         stage.play(1.0)
-        if not _alone(kit, first) or not _paused(kit, stage, second, first):
+        if not _alone(kit, first) or not _paused(kit, stage, second, first) or not kit.verdicts.wants(*_AT_ITS_END):
             return
         _ended(kit, stage, first, second)
         second.levels["COMPONENT.scheduler"] = "stopped"

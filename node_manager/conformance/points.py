@@ -104,6 +104,10 @@ class Verdicts:
         if name in self.points:
             self._unjudged.setdefault(name, why)
 
+    def wants(self, *names: str) -> bool:
+        """Whether one of these points is asked about: a scene need not be played on for nothing."""
+        return any(name in self.points for name in names)
+
     def of(self, name: str) -> tuple[bool | None, str]:
         """Whether the point holds, None: not judged; and what was seen."""
         if name in self._failed:

@@ -78,6 +78,8 @@ def told(kit: Kit) -> None:
         ("heeds-term", {f"{FACT}.TERM": str(TERM + 1), f"{FACT}.VALID_UNTIL_NS": str(now_ns() + 50 * NS_PER_S)}),
         ("heeds-false", {FACT: "false"}),
     ):
+        if not kit.verdicts.wants(point):
+            continue
         with kit.scene() as stage:
             agent, program = kit.begin(stage)
             stage.play(agent.interval_s)
