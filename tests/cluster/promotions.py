@@ -178,6 +178,24 @@ class Script:
         last = self._primary(LONG_S) if primary else self._standby()
         self._restate(last)
         self.settles(self.term if primary else None, last)
+        self._noise(primary)
+
+    def _noise(self, primary: bool) -> None:
+        """What comes too late, or is not believed, changes nothing: the very same processes run on, or none."""
+        before = self._pids()
+        marker = f"marker-{self.bursts}"
+        contrary = f"LEADERSHIP={'standby' if primary else 'primary'}"
+        until_ns = boottime_ns() + int(LONG_S * NS_PER_S)
+        self._speak(f"{contrary} TERM={self.term + 5} VALID_UNTIL_NS={until_ns}", "late")
+        self._speak(f"{contrary} TERM={self.term - 1} VALID_UNTIL_NS={until_ns}")
+        self._speak(f"LEADERSHIP=primary TERM={self.term} VALID_UNTIL_NS={boottime_ns() - 1}")
+        self._speak(f"STATUS={marker}")
+        wait_until(lambda: self.host.component(CONTROLLER)["status_text"] == marker, "the agent has heard all of it")
+        assert before == self._pids()
+
+    def _pids(self) -> dict[str, list[int]]:
+        mains = self._observer.mains()
+        return {name: [seen.pid for seen in mains.get(name, [])] for name in DEPENDANTS}
 
     def _restate(self, last: str) -> None:
         self.order("connect")
