@@ -288,6 +288,8 @@ def _directives(node: NodeState) -> list[tuple[str, str]]:
         ("DRAIN_DEADLINE_NS", "0" if deadline_ns is None else str(deadline_ns)),
         ("UNDRAIN", _flag(state is HostState.ACTIVE and released > 0)),
         ("EPOCH", str(released)),
+        # What a worker states on its own account (drained) may not hide a word of the controller that has not come in.
+        ("SEEN_EPOCH", str(node.in_force.epoch_seen)),
     ]
 
 

@@ -66,6 +66,8 @@ class Agent:
         self.born_ns = host.world.now
         self.thawed_ns = -1
         """When it last continued after having been stopped, in the world's time."""
+        self.thawed_from_ns = -1
+        """When it had been stopped, before it last continued."""
         self.stood_still_ns = 0
         """For how long it was stopped altogether."""
         self.seen = Seen()
@@ -147,7 +149,7 @@ class Agent:
 
     def go_on(self) -> None:
         """Continue after having been frozen."""
-        self.thawed_ns = self.world.now
+        self.thawed_from_ns, self.thawed_ns = self._stopped_ns, self.world.now
         self.stood_still_ns += self.world.now - self._stopped_ns
         held, self._held = self._held, []
         for callback in held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from node_manager.core.events import Verb
@@ -107,6 +108,16 @@ def _controller_drains(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     cluster.world.later(lasts_ns, lambda: cluster.decide(host, "active"))
 
 
+def _controller_undecided(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    """Drained and taken back again and again: a word may come just when the worker has nothing left to do."""
+    rng = cluster.world.rng("administrators")
+    at, states = 0, cycle(("draining", "active"))
+    while at < lasts_ns:
+        cluster.world.later(at, partial(cluster.decide, host, next(states)))
+        at += rng.randrange(1, 12 * NS_PER_S)
+    cluster.world.later(lasts_ns, partial(cluster.decide, host, "active"))
+
+
 def _both_drain(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     """Operator and controller both want a host gone, and only the controller thinks better of it."""
     cluster.operator(host, Verb.DRAIN, None)
@@ -125,5 +136,6 @@ KINDS: dict[str, Callable[[Cluster, Host, int], None]] = {
     "decommission said again": _decommission_again,
     "controller decommissions": _controller_decommissions,
     "controller drains": _controller_drains,
+    "undecided controller": _controller_undecided,
     "operator and controller drain": _both_drain,
 }

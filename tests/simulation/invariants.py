@@ -17,6 +17,7 @@ from node_manager.core.nodestate import NodeState
 from node_manager.core.run import Phase
 from node_manager.core.spec import NS_PER_MS, NS_PER_S, ComponentSpec, KillScope, stop_budget_ns
 from node_manager.core.states import Aim
+from node_manager.runtime.timekeeper import STALL_NS
 from tests.simulation import settled, steps
 from tests.simulation.reasons import REASONS, Violation
 from tests.simulation.words import HOST, Words
@@ -161,7 +162,9 @@ class Invariants:
         if "silent for" not in reason or action.signal == SIGKILL:
             return
         now = self.cluster.world.now
-        if agent.thawed_ns >= 0 and now - agent.thawed_ns < NS_PER_S and process.stood_still_ns < 0:
+        # What is shorter than a stall is not given back (`runtime/timekeeper.py`).
+        stalled = agent.thawed_ns - agent.thawed_from_ns > STALL_NS
+        if stalled and now - agent.thawed_ns < NS_PER_S and process.stood_still_ns < 0:
             raise Violation("patience", f"{where}: {reason}")
 
     def tree_killed(self, agent: Agent, action: KillTree, process: Process) -> None:

@@ -221,6 +221,12 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "a word of the controller counts as taken before it came",
+        CORE + "status.py",
+        "str(node.in_force.epoch_seen)",
+        "str(2**62)",
+    ),
+    Mutation(
         "two latches mixed",
         CORE + "latches.py",
         "            return replace(facts, controller_latch=None, epoch_seen=change.epoch)",

@@ -201,6 +201,7 @@ class Worker(Component):
         self.host_state = HostState.ACTIVE
         self.draining = False
         self.drained = False
+        self.seen_epoch = 0
         self.refused = False
 
     def begin(self) -> None:
@@ -240,14 +241,15 @@ class Worker(Component):
 
     def told(self, levels: dict[str, str]) -> None:
         self.draining = levels.get("DRAIN") == "1"
+        self.seen_epoch = int(levels.get("SEEN_EPOCH", "0"))
         if not self.draining:
             self.drained = False
 
     def state(self, *, hello: bool) -> Beat:
         beat = super().state(hello=hello)
-        said = (
-            HostState.DRAINED if self.drained and self.host_state is not HostState.DECOMMISSIONED else self.host_state
-        )
+        # Its own progress comes after the controller's word: first the agent has to have taken that.
+        drained = self.drained and self.epoch <= self.seen_epoch and self.host_state is not HostState.DECOMMISSIONED
+        said = HostState.DRAINED if drained else self.host_state
         return Beat(
             component=beat.component,
             generation=beat.generation,

@@ -6,7 +6,7 @@ import pytest
 
 from node_manager.core import status
 from node_manager.core.durable import DurableFacts, Hold, Latch, Maintenance
-from node_manager.core.events import ExitStatus, FactsWriteFailed, Outcome, Verb
+from node_manager.core.events import ExitStatus, FactsWriteFailed, HostState, Outcome, Verb
 from node_manager.core.intent import PRECEDENCE, Rule
 from node_manager.core.spec import NS_PER_MS, OnFailure, RestartSpec
 from node_manager.core.states import describe_exit
@@ -315,6 +315,18 @@ class TestLevels:
         assert ["0", "1", str(T0 + 60 * S), "0", "0"] == directives()
         world.command(Verb.DECOMMISSION)
         assert directives() == ["1", "0", "0", "0", "0"]
+
+    def test_seen_epoch(self) -> None:
+        """A worker is told up to which epoch its controller's words were taken: only then comes its own progress."""
+        world = running(WORKER)
+
+        def seen() -> str:
+            return dict(status.levels(world.state, "worker", world.now))["SEEN_EPOCH"]
+
+        assert seen() == "0"
+        world.beat("worker", host_state=HostState.ACTIVE, epoch=3)
+        world.sync()
+        assert seen() == "3"
 
     def test_expected_back(self) -> None:
         """From its end until it has started, the others are told by when a component must have rejoined."""
