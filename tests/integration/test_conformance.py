@@ -4,6 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ COMPONENT = Path(__file__).with_name("component.py")
 KIT = "import sys; from node_manager.cli.daemon import main; sys.exit(main())"
 PYTHON = f"{sys.executable} -P"
 BOUND_S = 400.0
+WIDTH = 6
+"""Judgements at a time: they sleep for most of theirs."""
 
 pytestmark = pytest.mark.timeout(BOUND_S + 20)
 
@@ -50,15 +55,6 @@ def small(role: str, flaw: str, place: Path, *options: str) -> tuple[int, dict[s
     return run(role, *options, program=program)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("role", [role.value for role in Role])
-def test_a_right_program_conforms(role: str, tmp_path: Path) -> None:
-    """The small component without a flaw keeps every point: what the wrong ones break is their flaw's."""
-    status, words, report = small(role, "none", tmp_path)
-    assert status == 0, report
-    assert {"kept"} == set(words.values())
-
-
 FLAWS = [
     (point.name, role.value)
     for point in POINTS
@@ -66,19 +62,35 @@ FLAWS = [
 ]
 """Each point with the role that is judged quickest."""
 ALSO = [("after-a-pause", "controller")]
-FAST = {"hello", "records", "statements", "speaker"}
+QUICK = ("hello", "speaker", "statements")
+"""Points that `make test` looks at; the others take some minutes together."""
 
 
-@pytest.mark.parametrize(
-    ("point", "role"),
-    [pytest.param(*flaw, marks=[] if flaw[0] in FAST else pytest.mark.slow) for flaw in FLAWS + ALSO],
-)
-def test_a_wrong_program_is_found_at_its_point(point: str, role: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", QUICK)
+def test_a_wrong_program_is_found(point: str, tmp_path: Path) -> None:
+    """The report names the point that is broken, and the exit status says that the program does not conform."""
+    status, words, report = small("worker", point, tmp_path, "--only", point)
+    assert (1, {point: "BROKEN"}) == (status, words), report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", [role.value for role in Role])
+def test_each_wrong_program_is_found_at_its_point(role: str, tmp_path: Path) -> None:
     """For each point there is a program that breaks it, and the kit says so; one that must not makes the kit fail."""
-    status, words, report = small(role, point, tmp_path, "--only", point)
-    assert words == {point: "BROKEN"}, report
-    mandatory = next(one for one in POINTS if one.name == point).mandatory
-    assert status == (1 if mandatory else 0)
+
+    def judge(point: str) -> tuple[str, tuple[int, dict[str, str]]]:
+        place = tmp_path / point
+        place.mkdir()
+        return point, small(role, point, place, "--only", point)[:2]
+
+    points = [point for point, of in FLAWS + ALSO if of == role]
+    expected = {point: (1 if is_mandatory(point) else 0, {point: "BROKEN"}) for point in points}
+    with ThreadPoolExecutor(WIDTH) as pool:
+        assert expected == dict(pool.map(judge, points))
+
+
+def is_mandatory(name: str) -> bool:
+    return next(point for point in POINTS if point.name == name).mandatory
 
 
 def test_a_program_that_says_nothing_is_not_taken_for_right(tmp_path: Path) -> None:
@@ -112,56 +124,47 @@ def test_a_point_that_does_not_exist_is_wrong_usage() -> None:
     assert "no point of a worker is called helo" in done.stderr
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> str:
+def reference(place: Path) -> str:
     """A command for the reference components, from the source tree."""
-    path = tmp_path / "xce-reference"
-    path.write_text(f"#!/bin/sh\nexec {PYTHON} -c 'import sys; sys.path.insert(0, \"{ROOT}\"); "
-                    "from node_manager.reference.__main__ import main; sys.exit(main())' \"$@\"\n")  # fmt: skip
+    path = place / "xce-reference"
+    program = "from node_manager.reference.__main__ import main; sys.exit(main())"
+    path.write_text(f'#!/bin/sh\nexec {PYTHON} -c \'import sys; sys.path.insert(0, "{ROOT}"); {program}\' "$@"\n')
     path.chmod(0o755)
     return str(path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("role", [role.value for role in Role])
-def test_the_reference_components_conform(role: str, reference: str, tmp_path: Path) -> None:
-    """The models for real components keep what they are models of."""
-    lease = tmp_path / "controller.lease"
-    options = []
-    if role == "controller":
-        options = [
-            *("--store-down", f"echo broken >{lease}", "--store-up", f"rm -f {lease}", "--lease-s", "2"),
-            *("--rival", f"env XCE_REF_HOLDER=two {reference} {role}"),
-        ]
-    status, _words, report = run(
-        role,
-        *options,
-        program=[reference, role],
-        XCE_REF_STATE=str(tmp_path),
-        XCE_REF_LISTEN="127.0.0.1:0",
-        XCE_REF_CONTROLLERS="127.0.0.1:9",
-        XCE_REF_LEASE_S="2",
-        XCE_REF_HOLDER="one",
-    )
-    assert status == 0, report
+def candidates(down: Path, rival: str) -> list[str]:
+    """The options for a controller whose lease of two seconds is in a file."""
+    store = ["--store-down", f"mkdir -p {down.parent}; echo broken >{down}", "--store-up", f"rm -f {down}"]
+    return [*store, "--lease-s", "2", "--rival", rival]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("make") is None or shutil.which("cc") is None or not SOURCE.is_dir(),
-    reason="the sources of libxce, make and a C compiler are needed",
-)
-@pytest.mark.parametrize("role", ["controller", "scheduler"])
-def test_the_examples_in_c_conform(role: str, tmp_path: Path) -> None:
-    """What is shown to authors of real components keeps the protocol."""
-    build, lease = tmp_path / "build", tmp_path / "c.lease"
-    subprocess.run(["make", "--quiet", f"BUILD={build}", "all"], cwd=SOURCE, check=True, timeout=100)
-    options = []
-    if role == "controller":
-        options = [
-            *("--store-down", f"echo broken >{lease}", "--store-up", f"rm -f {lease}", "--lease-s", "2"),
-            *("--rival", f"env XCE_REF_HOLDER=two {build}/controller {lease}"),
-        ]
-    program = [str(build / role), str(lease if role == "controller" else tmp_path / "scheduler.log")]
-    status, _words, report = run(role, *options, program=program, XCE_REF_LEASE_S="2")
-    assert status == 0, report
+def test_right_programs_conform(tmp_path: Path) -> None:
+    """The small component without a flaw, the reference components and the examples in C keep every point."""
+    command = reference(tmp_path)
+    runs: dict[str, Callable[[], tuple[int, dict[str, str], str]]] = {}
+    for role in (role.value for role in Role):
+        place = tmp_path / role
+        place.mkdir()
+        lease = place / "controller.lease"
+        options = candidates(lease, f"env XCE_REF_HOLDER=two {command} {role}") if role == "controller" else []
+        environment = {"XCE_REF_STATE": str(place), "XCE_REF_HOLDER": "one"}
+        runs[f"small {role}"] = partial(small, role, "none", tmp_path)
+        runs[f"reference {role}"] = partial(run, role, *options, program=[command, role], **ALONE, **environment)
+    if shutil.which("make") and shutil.which("cc") and SOURCE.is_dir():
+        build, lease = tmp_path / "build", tmp_path / "c.lease"
+        subprocess.run(["make", "--quiet", f"BUILD={build}", "all"], cwd=SOURCE, check=True, timeout=100)
+        options = candidates(lease, f"env XCE_REF_HOLDER=two {build}/controller {lease}")
+        program = [str(build / "controller"), str(lease)]
+        runs["C controller"] = partial(run, "controller", *options, program=program, **ALONE)
+        program = [str(build / "scheduler"), str(tmp_path / "scheduler.log")]
+        runs["C scheduler"] = partial(run, "scheduler", program=program, **ALONE)
+    with ThreadPoolExecutor(WIDTH) as pool:
+        done = {name: pool.submit(judge) for name, judge in runs.items()}
+        reports = {name: future.result() for name, future in done.items()}
+    assert {name: report for name, (status, _words, report) in reports.items() if status != 0} == {}
+
+
+ALONE = {"XCE_REF_LISTEN": "127.0.0.1:0", "XCE_REF_CONTROLLERS": "127.0.0.1:9", "XCE_REF_LEASE_S": "2"}
+"""Reference components that have nobody to speak to but the agent."""
