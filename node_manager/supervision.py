@@ -353,13 +353,15 @@ class Supervisor:
         return tuple(_component(service) for service in self._services.values())
 
     async def _done(self, answer: "asyncio.Future[Reply]") -> None:
-        reply = await answer
-        if not reply.ok:
-            raise SupervisionError(reply.detail)
+        await self._until(answer.done)
+        if not answer.result().ok:
+            raise SupervisionError(answer.result().detail)
 
     async def _until(self, condition: Callable[[], object]) -> None:
         """Wait until it holds: it is looked at after each turn of the engine."""
         while not condition():
+            if self._engine is not None and self._engine.failure is not None:
+                raise SupervisionError("cannot go on supervising: it has failed itself") from self._engine.failure
             wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._wakes.add(wake)
             try:

@@ -95,6 +95,8 @@ class Engine:
     ) -> None:
         self.state = NodeState()
         self.history = History()
+        self.failure: Exception | None = None
+        """What went wrong in the supervision itself: it goes no further, and whoever waits for it must hear of that."""
         self.finished = False
         """Every component was told to stop, and is down."""
         self._loop = loop
@@ -212,8 +214,15 @@ class Engine:
 
     def _turn(self) -> None:
         self._scheduled = False
-        if self.closed:
+        if self.closed or self.failure is not None:
             return
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - the top of it: told to the program, which decides
+            self.failure = error
+        self._turned()
+
+    def _work(self) -> None:
         stalled_ns = self._time.stalled_ns()
         if stalled_ns:
             self._step(Stalled(duration_ns=stalled_ns))
@@ -226,7 +235,6 @@ class Engine:
             self._directory.keep(self.state, self._processes)
         if self._queue:
             self._schedule()
-        self._turned()
 
     def _step(self, event: Event) -> None:
         self.state, actions = core.step(self.state, event, boottime_ns())

@@ -339,6 +339,36 @@ def test_release_leaves_services_to_the_next_supervisor(tmp_path: Path) -> None:
     reap_all()  # the first one's child, which the second could not reap
 
 
+def test_a_final_exit_is_remembered_in_the_directory(tmp_path: Path) -> None:
+    """Finished work does not run again because another program supervises it."""
+    once = service(command=shell("exit 3"), final_exits=frozenset({3}))
+
+    async def test() -> None:
+        async with Supervisor([once], runtime_dir=tmp_path / "run") as supervisor:
+            await until(supervisor, lambda: of(supervisor).state == "exited")
+            supervisor.release()
+        async with Supervisor([once, service("other")], runtime_dir=tmp_path / "run") as supervisor:
+            await pid_of(supervisor, "other")
+            assert (of(supervisor).state, of(supervisor).generation) == ("exited", 1)
+
+    run(test())
+
+
+def test_a_supervision_that_fails_itself_says_so() -> None:
+    """Our own bug, brought about by a value of a wrong type: nobody waits for ever, and nothing is left running."""
+
+    async def test() -> None:
+        broken = service("broken", ("/bin/sleep", 300), after=("other",))  # type: ignore[arg-type]
+        pids = []
+        with pytest.raises(SupervisionError, match="it has failed itself"):
+            async with Supervisor([service("other"), broken]) as supervisor:
+                async for event in supervisor.events():
+                    pids += [event.details["pid"]] if event.kind == "spawned" else []
+        assert [alive(int(pid)) for pid in pids if pid is not None] == [False]
+
+    run(test())
+
+
 def test_an_end_that_is_interrupted_kills(tmp_path: Path) -> None:
     """A service that is slow to stop is not left behind by a program that is in a hurry."""
     script = f"trap '' TERM; : >{tmp_path}/deaf; while :; do sleep 0.05; done"
