@@ -1,12 +1,13 @@
 /*
  * libxce: the component's side of the node manager's heartbeat protocol, version 1.
  *
- * C99 and POSIX.1-2008, libc alone; xce.h and xce.c can be copied into a program. The protocol, and what a component
- * promises by what it states, is in docs/reference/heartbeat-protocol.md; a guide to this file in docs/reference/libxce.md.
+ * C99, POSIX.1-2008 and Linux (CLOCK_BOOTTIME, SOCK_NONBLOCK), libc alone; xce.h and xce.c can be copied into a program.
+ * The protocol, and what a component promises by what it states, is in docs/reference/heartbeat-protocol.md; a guide to
+ * this file in docs/reference/libxce.md.
  *
  * A handle belongs to one thread. No call waits, raises a signal, or changes errno; after xce_heartbeat_open none
  * allocates. Without an agent everything works and nothing is sent: the program needs no second way of running.
- * In a forked child every call is refused, and the parent's connection stays as it is.
+ * In a forked child every call that would speak is refused, and the parent's connection stays as it is.
  *
  *     xce_heartbeat *hb = xce_heartbeat_open(NULL, 1000, NULL);
  *     xce_set_ready(hb, 1);
