@@ -45,6 +45,9 @@ class Authority:
                 return self._connect()
             case "say":
                 return self._send(self._now, fields)
+            case "timed":
+                began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                return f"{began_ns} {self._send(self._now, fields)}"
             case "hello":
                 return self._send(self._now, HELLO + fields)
             case "late":

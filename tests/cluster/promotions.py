@@ -182,16 +182,21 @@ class Script:
 
     def _noise(self, primary: bool) -> None:
         """What comes too late, or is not believed, changes nothing: the very same processes run on, or none."""
+        self._heard("before")  # over the newest connection: only then is the older one known to be over
         before = self._pids()
-        marker = f"marker-{self.bursts}"
         contrary = f"LEADERSHIP={'standby' if primary else 'primary'}"
         until_ns = boottime_ns() + int(LONG_S * NS_PER_S)
         self._speak(f"{contrary} TERM={self.term + 5} VALID_UNTIL_NS={until_ns}", "late")
         self._speak(f"{contrary} TERM={self.term - 1} VALID_UNTIL_NS={until_ns}")
         self._speak(f"LEADERSHIP=primary TERM={self.term} VALID_UNTIL_NS={boottime_ns() - 1}")
+        self._heard("after")
+        assert before == self._pids(), f"{before}, then {self._pids()}\n{self.host.tail()}"
+
+    def _heard(self, when: str) -> None:
+        """The agent has taken everything that was said over the newest connection."""
+        marker = f"{when}-{self.bursts}"
         self._speak(f"STATUS={marker}")
         wait_until(lambda: self.host.component(CONTROLLER)["status_text"] == marker, "the agent has heard all of it")
-        assert before == self._pids()
 
     def _pids(self) -> dict[str, list[int]]:
         mains = self._observer.mains()
