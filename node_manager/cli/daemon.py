@@ -147,6 +147,7 @@ def _sources(args: argparse.Namespace) -> Sources:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Build the parser; `command` in its result names the command."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help=f"[{DEFAULT_CONFIG}]")
     common.add_argument(

@@ -82,6 +82,7 @@ def installed(root: Path, package: Path, place: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def make_machine(installed: tuple[Path, Path], place: Path) -> Iterator[Make]:
     """Make machines, to be booted by the test; all of them are gone after it."""
+
     def make(name: str = "m1", *, lower: tuple[Path, ...] = installed, shared: Path | None = None) -> Machine:
         base = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
         _running.append(Machine(lower, base, name, shared=shared))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -50,6 +51,18 @@ class Machine:
             directory.mkdir(parents=True)
         (self.upper / "etc").mkdir()
         (self.upper / "etc" / "hostname").write_text(f"{name}\n", encoding="ascii")
+
+    def prepare(self, path: str, text: str) -> None:
+        """Write a file before the first boot: into the image, as it were."""
+        file = self.upper / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def prepare_without(self, path: str) -> None:
+        """Take a file out of the image before the first boot."""
+        file = self.upper / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(file, stat.S_IFCHR, os.makedev(0, 0))  # what an overlay calls a whiteout
 
     # --- life -------------------------------------------------------------------------------------------------------
 

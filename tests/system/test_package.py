@@ -136,7 +136,8 @@ def test_removal_stops_and_purge_forgets(host: Machine) -> None:
     assert host.shell("ls /usr/lib/xce-node-manager 2>&1 || :").startswith("ls: cannot access")
     assert host.shell(f"ls {CONFIG} /var/lib/xce/node-manager/facts.json").split()[0] == CONFIG
     host.run("dpkg", "--purge", "xce-node-manager")
-    gone = (CONFIG, "/var/lib/xce/node-manager", "/run/xce/node-manager", "/etc/systemd/system/xce-node-manager.service.d")
+    drop_ins = f"/etc/systemd/system/{UNIT}.d"
+    gone = (CONFIG, "/var/lib/xce/node-manager", "/run/xce/node-manager", drop_ins)
     assert [path for path in gone if host.run("test", "-e", path, ok=None).returncode == 0] == []
     assert host.run("systemctl", "list-units", "--failed", "--plain", "--no-legend").stdout == ""
 
@@ -149,7 +150,7 @@ def test_a_decommission_survives_reinstallation_and_reboot(host: Machine, packag
     install(host, package)
     host.reboot()
     found = host.wait_status(lambda status: status["node"]["ready"], "the rest is ready")
-    assert ("stopped", "decommissioned") == (_worker(found)["state"], _worker(found)["rule"])
+    assert (_worker(found)["state"], _worker(found)["rule"]) == ("stopped", "decommissioned")
     assert "refused by rule decommissioned" in host.ctl("start", "worker", ok=1)
 
 
