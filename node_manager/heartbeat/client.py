@@ -91,6 +91,11 @@ class AgentView:
         return read_integer(self.levels.get("EPOCH"))
 
     @property
+    def seen_epoch(self) -> int:
+        """The greatest epoch of a host state that the agent has taken; 0: none yet."""
+        return read_integer(self.levels.get("SEEN_EPOCH")) or 0
+
+    @property
     def decommissioned(self) -> bool:
         """This host is out of the cluster for good."""
         return self.levels.get("DECOMMISSIONED") == "1"

@@ -21,9 +21,6 @@ REPORT_BOUND_NS = NS_PER_S
 """How long an ending worker tries to tell the controller about a decommission."""
 STAY_NS = 2 * NS_PER_S
 """How long a decommissioned worker waits for its SIGTERM before it ends by itself."""
-ECHO_BEATS = 5
-"""Beats of the agent after which its DRAIN=1 is an operator's word. Before that it may be the agent's answer to what
-this worker, or the one before it, stated for the controller; five beats later the agent has read the newest state."""
 LAST_WORD_NS = 200 * NS_PER_MS
 """After SIGTERM: time for a directive that the agent sent along with it."""
 
@@ -62,8 +59,6 @@ class Worker:
         self._asked: str | None = None
         """A change of the host's state that was reported and not answered yet."""
         self._ask_again_ns = 0
-        self._agent_beat: str | None = None
-        self._echo_beats = 0
         self._released_epoch = -1
         self._next_report_ns = 0
         self._levels_until_ns = boottime_ns() + FIRST_LEVELS_NS if self._settings.supervised else 0
@@ -93,10 +88,6 @@ class Worker:
             if not agent.node and now_ns < self._levels_until_ns and not self._terminated:
                 return self._levels_until_ns
             self._levels_until_ns = 0
-            self._echo_beats = ECHO_BEATS if agent.drain else 0
-        if agent.levels.get("BEAT") != self._agent_beat:
-            self._agent_beat = agent.levels.get("BEAT")
-            self._echo_beats = max(self._echo_beats - 1, 0)
         next_ns = now_ns + MAX_WAIT_NS
         if self._leaving not in {_Leaving.EXPELLED, _Leaving.REFUSED}:
             next_ns = min(next_ns, self._link.tick(now_ns))
@@ -133,7 +124,7 @@ class Worker:
         if self._leaving is _Leaving.ORDERED:
             if self._host.state != "decommissioned":
                 self._report_state("decommissioned")
-        elif agent.drain and self._host.state == "active" and not self._echo_beats:
+        elif agent.drain and self._host.state == "active" and self._has_taken(agent):
             deadline_ns = agent.drain_deadline_ns  # 0: none
             left_s = max((deadline_ns - now_ns) / NS_PER_S, 0.0) if deadline_ns else None
             self._report_state("draining", deadline_in_s=left_s)
@@ -143,6 +134,13 @@ class Worker:
             self._released_epoch = released
             if self._link.send({"op": "released", "released_epoch": released}):
                 self._asked = "released"
+
+    def _has_taken(self, agent: AgentView) -> bool:
+        """Whether the agent knows the controller's newest word.
+
+        Before that its DRAIN=1 may be its answer to an older word, and `drained` would hide the newer one from it.
+        """
+        return agent.seen_epoch >= self._host.epoch
 
     @staticmethod
     def _released(agent: AgentView) -> int | None:
@@ -174,7 +172,8 @@ class Worker:
         jobs = len(self._jobs.living)
         self._client.set_jobs(jobs)
         state, deadline_ns = self._host.state, self._host.deadline_ns
-        if not self._link.joined and state in {None, "active", "draining"} and (agent.drain or state == "draining"):
+        drains = state == "draining" or (state in {None, "active"} and agent.drain and self._has_taken(agent))
+        if drains and not self._link.joined:
             state = "draining" if jobs else "drained"
             deadline_ns = deadline_ns or agent.drain_deadline_ns or None
         if state is not None:
@@ -239,8 +238,6 @@ class Worker:
             deadline_ns = None
             if isinstance(deadline_in_s, int | float):
                 deadline_ns = boottime_ns() + int(deadline_in_s * NS_PER_S)
-            if state == "active" and self._host.state not in {None, "active"}:
-                self._echo_beats = ECHO_BEATS
             self._host = _Host(state=state, epoch=epoch, deadline_ns=deadline_ns)
             self._journal.say(f"host is {state} at epoch {epoch}")
         if state == "decommissioned" and self._leaving in {None, _Leaving.TOLD_TO_STOP}:

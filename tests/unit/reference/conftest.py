@@ -37,6 +37,8 @@ class FakeAgent:
         self._listener.setblocking(False)
         self._peer: socket.socket | None = None
         self._greeted = False
+        self.takes = True
+        """Whether it takes what is said of the host; False: as one that has not come to it."""
         self.levels: dict[str, str] = {}
         self.said: dict[str, str] = {}
         self.history: list[dict[str, str]] = []
@@ -82,6 +84,8 @@ class FakeAgent:
                 self._send(
                     {"XCE_HEARTBEAT": "1", "NODE": "node-1", "INSTANCE_ID": "i-1", "BOOT_ID": "b", **self.levels}
                 )
+            if self.takes and int(fields.get("EPOCH", "0")) > int(self.levels.get("SEEN_EPOCH", "0")):
+                self.tell(SEEN_EPOCH=fields["EPOCH"])
 
     def _send(self, levels: dict[str, str]) -> None:
         assert self._peer is not None
