@@ -10,14 +10,17 @@ NATIVE := setup.py $(wildcard native/*)
 RUN_PATH := $(abspath $(RUN_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format types coverage slow docs wheel clean
+.PHONY: help run test lint format types coverage slow simulate mutations faults system libxce docs wheel deb clean
 
 help:
 	@echo "make run       a whole single-host cluster on the reference components, in the foreground"
 	@echo "make test      all tests"
 	@echo "make lint      ruff check and ruff format --check      make types   mypy --strict"
 	@echo "make slow      the longer suites                       make coverage  branch coverage of core/"
-	@echo "make docs      generated pages                         make wheel   dist/*.whl"
+	@echo "make simulate  2,000 seeds of a cluster in virtual time  make mutations  the faults planted to try the simulator"
+	@echo "make faults    real processes hurt on purpose          make system   machines that boot a real systemd"
+	@echo "make libxce    the client library in C99, its tests    make deb      dist/*.deb"
+	@echo "make docs      generated pages                         make wheel    dist/*.whl"
 
 $(VENV)/.tools: pyproject.toml packaging/dev-setup.sh
 	packaging/dev-setup.sh $(PYTHON) $(VENV)
@@ -42,10 +45,30 @@ run: $(VENV)/.package
 		--runtime-dir $(RUN_PATH)/run --state-dir $(RUN_PATH)/state --log-dir $(RUN_PATH)/log
 
 test: $(VENV)/.package
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not faults and not system"
 
 slow: $(VENV)/.package
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not faults and not system"
+
+simulate: $(VENV)/.tools
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0..1999) --jobs 2
+
+mutations: $(VENV)/.tools
+	$(BIN)/python -m tests.simulation.mutations --jobs 2
+
+faults: $(VENV)/.package
+	$(BIN)/python -m pytest -q -m faults tests/faults
+
+system: $(VENV)/.tools
+	packaging/system-setup.sh
+	$(BIN)/python -m pytest -v --durations=0 --durations-min=0 -m system tests/system
+
+libxce: $(VENV)/.tools
+	$(MAKE) --no-print-directory -C libxce all check
+
+deb: $(VENV)/.tools
+	packaging/system-setup.sh
+	packaging/build-deb.sh dist
 
 lint: $(VENV)/.tools
 	$(BIN)/ruff check .
