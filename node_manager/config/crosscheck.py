@@ -229,6 +229,7 @@ def _grace(spec: ComponentSpec, grace: Located | None) -> Iterator[Problem]:
     if given <= needed:
         what = f"a restart of {spec.name} and its rejoin take up to {needed:g} s, the grace is {given:g} s"
         remedy = (
-            f"make it more than {needed:g}, or lower restart.cap_s or the bound of the startup probe of {spec.name}"
+            f"make it more than {needed:g}, or lower stop.timeout_s, restart.cap_s or the bound of the startup probe "
+            f"of {spec.name}"
         )
         yield grace.problem(("controller", "host_loss_grace_s"), what, remedy)

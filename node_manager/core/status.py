@@ -43,9 +43,9 @@ class ComponentStatus(TypedDict):
     reason: str
     next: NextStatus | None
     expected_back_ms: int | None
-    """By when it must have rejoined, while it waits for a restart or starts."""
+    """By when it must have rejoined, while it restarts, waits for that or starts."""
     rejoin_budget_ms: int
-    """The worst time from its death to its having rejoined."""
+    """The worst time from its last word to its having rejoined, over a restart."""
     last_exit: str | None
     status_text: str
     jobs: int | None

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.cluster.etcd import Member, healthy
 from tests.cluster.network import Net
 from tests.integration.host import BOUND_S, Host, wait_until
@@ -43,7 +45,6 @@ class Manager(Host):
             controller |= {
                 "command": [str(c_controller), str(lease)],
                 "environment": {"XCE_REF_LEASE_S": str(lease_s), "XCE_REF_HOLDER": f"{name}/c"},
-                "probes": {"readiness": {"heartbeat": {}, "period_s": 0.2}},
             }
         elif members:
             controller["environment"] = {"XCE_REF_ETCD": ",".join(members)}
@@ -60,6 +61,11 @@ class Manager(Host):
             scheduler["command"] = [str(c_scheduler), str(log)]
         components = {"controller": controller, "scheduler": scheduler}
         super().__init__(base, name=name, roles=("manager",), lease=lease, lease_s=lease_s, components=components)
+        if c_controller is not None:  # it listens nowhere
+            probes = {"readiness": {"heartbeat": {}, "period_s": 0.2}}
+            self.write_config(
+                yaml.safe_dump({**self.boot, "components": _with_probes(self.boot["components"], probes)})
+            )
 
     def _write_entries(self) -> None:
         super()._write_entries()
@@ -123,6 +129,10 @@ class Manager(Host):
                 os.kill(pid, signal.SIGCONT)
         super().end()
         self.net.end()
+
+
+def _with_probes(components: Any, probes: dict[str, Any]) -> dict[str, Any]:
+    return {**components, "controller": {**components["controller"], "probes": probes}}
 
 
 class Cluster:

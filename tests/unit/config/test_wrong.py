@@ -271,11 +271,11 @@ CASES = {
     ),
     "grace shorter than a restart": Case(
         {
-            BOOT: PLAIN_BOOT + "controller:\n  host_loss_grace_s: 95\n",
+            BOOT: PLAIN_BOOT + "controller:\n  host_loss_grace_s: 106\n",
             ROLE: HEAD + "    states: [host.drained]\n"
             "    probes: {startup: {heartbeat: {}, period_s: 1, failure_threshold: 60}}\n",
         },
-        [(BOOT, 5, "controller.host_loss_grace_s", "its rejoin take up to 95 s, the grace is 95 s")],
+        [(BOOT, 5, "controller.host_loss_grace_s", "its rejoin take up to 106 s, the grace is 106 s")],
     ),
 }
 

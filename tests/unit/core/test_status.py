@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from node_manager.core import status
+from node_manager.core.budget import rejoin_budget_ns
 from node_manager.core.durable import DurableFacts, Hold, Latch, Maintenance
 from node_manager.core.events import ExitStatus, FactsWriteFailed, HostState, Outcome, Verb
 from node_manager.core.intent import PRECEDENCE, Rule
 from node_manager.core.spec import NS_PER_MS, OnFailure, RestartSpec
 from node_manager.core.states import describe_exit
-from tests.unit.core.build import HEARTBEAT, T0, TCP, S, node_spec, spec
+from tests.unit.core.build import HEARTBEAT, PRE_START, T0, TCP, S, node_spec, spec
 from tests.unit.core.hosts import BUDGET, CONTROLLER, SCHEDULER, WEB, WORKER, managing, running
 from tests.unit.core.world import World
 
@@ -350,6 +351,39 @@ class TestLevels:
         assert back() is None
         assert component(world, "web")["expected_back_ms"] is None
 
+    def test_expected_back_over_a_restart(self) -> None:
+        """It counts down from the beginning of the stop on: no more than the budget, and never more than before."""
+        world = running(replace(WEB, startup=HEARTBEAT), spec("app"))
+        world.hello("web")
+        expected = []
+        world.command(Verb.RESTART, "web")
+        expected.append(component(world, "web")["expected_back_ms"])
+        world.advance(10 * S)
+        expected.append(component(world, "web")["expected_back_ms"])
+        world.exit("web", signal=9, code=None)
+        expected.append(component(world, "web")["expected_back_ms"])
+        assert expected == [56_000, 46_000, 15_000]
+        world.spawned("web")
+        world.hello("web")
+        world.command(Verb.STOP, "web")
+        assert component(world, "web")["expected_back_ms"] is None, "nobody starts it again"
+
+    def test_expected_back_while_it_is_checked(self) -> None:
+        """The check before a start has its time: then the start has all of its own."""
+        world = World(node_spec(replace(WEB, startup=HEARTBEAT, pre_start=PRE_START), spec("app")))
+        world.sync()
+        world.checked("web")
+        world.spawned("web")
+        world.hello("web")
+        world.exit("web")
+        expected = [component(world, "web")["expected_back_ms"]]
+        world.advance(S // 10)
+        world.advance(2 * S)
+        expected.append(component(world, "web")["expected_back_ms"])
+        world.checked("web")
+        expected.append(component(world, "web")["expected_back_ms"])
+        assert expected == [25_100, 23_000, 15_000]
+
     def test_expected_back_is_never_negative(self) -> None:
         """A component that takes longer than it may is expected back now."""
         world = running(WEB, spec("app"))
@@ -358,8 +392,11 @@ class TestLevels:
         assert later["COMPONENT.web.EXPECTED_BACK_MS"] == "0"
 
     def test_rejoin_budget(self) -> None:
-        """A component is told the worst time of its own restart: the longest delay, its startup and the rejoin."""
-        world = running(replace(WEB, startup=replace(HEARTBEAT, initial_delay_ns=S, failure_threshold=3)), spec("app"))
-        assert dict(status.levels(world.state, "web", world.now))["REJOIN_BUDGET_MS"] == "39000"
-        assert dict(status.levels(world.state, "app", world.now))["REJOIN_BUDGET_MS"] == "35000"
-        assert component(world, "web")["rejoin_budget_ms"] == 39_000
+        """A component is told the worst time of its own restart: stop, longest delay, check, startup and rejoin."""
+        startup = replace(HEARTBEAT, initial_delay_ns=S, failure_threshold=3)
+        checked = replace(WEB, startup=startup, pre_start=PRE_START)
+        world = running(replace(WEB, startup=startup), spec("app"))
+        assert dict(status.levels(world.state, "web", world.now))["REJOIN_BUDGET_MS"] == "50000"
+        assert dict(status.levels(world.state, "app", world.now))["REJOIN_BUDGET_MS"] == "46000"
+        assert component(world, "web")["rejoin_budget_ms"] == 50_000
+        assert rejoin_budget_ns(checked) == 60 * S
