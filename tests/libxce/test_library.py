@@ -47,14 +47,11 @@ def test_the_client_is_clean_under_valgrind(tmp_path: Path) -> None:
     assert " 0 failures" in make("check-valgrind", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "seed"), [(3, 1), pytest.param(60, 2, marks=pytest.mark.slow)], ids=["short", "long"]
-)
-def test_no_bytes_of_an_agent_do_harm(tmp_path: Path, seconds: int, seed: int) -> None:
+def test_no_bytes_of_an_agent_do_harm(tmp_path: Path) -> None:
     """Mutated records, under sanitizers, are taken or change nothing; what is kept stays within its bounds."""
     if not can_sanitize(tmp_path):
         pytest.skip("the compiler has no sanitizers")
-    assert f"records, seed {seed}" in make("fuzz", tmp_path, f"FUZZ_S={seconds}", f"FUZZ_SEED={seed}")
+    assert "records, seed 1" in make("fuzz", tmp_path, "FUZZ_S=3")
 
 
 @pytest.mark.slow
