@@ -56,7 +56,7 @@ rm -r "$program/share"
 for name in xce-node-manager xce-nodectl xce-reference; do
     ln -s "../lib/xce-node-manager/current/bin/$name" "$stage/usr/bin/$name"
 done
-install -m 644 units/xce-node-manager.service units/xce.slice "$stage$unit_dir"
+install -m 644 units/xce-node-manager.service units/xce-node-manager-identity.service units/xce.slice "$stage$unit_dir"
 install -m 644 units/root.conf "$stage/usr/share/xce/units"
 install -m 755 units/release-controllers "$stage$lib"
 install -m 644 units/sysusers.conf "$stage/usr/lib/sysusers.d/xce-node-manager.conf"

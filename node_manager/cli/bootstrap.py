@@ -76,6 +76,9 @@ def bootstrap(args: argparse.Namespace, sources: Sources) -> int:
     try:
         places = Places()
         metadata = _metadata(places)
+        if args.identity:
+            refresh_identity(sources, _instance_id(metadata))
+            return EX_OK
         text = _text(args, sources, metadata)
         spec, identity = complete(sources, text, _instance_id(metadata), provided=metadata is not None)
         changed = write(sources, text, identity, gid=_gid())
@@ -118,7 +121,7 @@ def configuration_of(metadata: dict[str, Any] | None) -> bytes:
     if metadata is None:
         raise BootstrapError("cannot take the configuration from metadata: cloud-init has left none on this host")
     found = _below(metadata, "ds", "meta_data")
-    for holder in (found, found.get("attributes"), found.get("tags"), metadata.get("merged_cfg")):
+    for holder in (found, found.get("attributes"), found.get("tags")):
         value = holder.get(METADATA_KEY) if isinstance(holder, dict) else None
         if isinstance(value, str):
             return value.encode()
@@ -151,6 +154,27 @@ def complete(sources: Sources, text: bytes, instance_id: str | None, *, provided
             return spec, None
         (trial.drop_in_dir / INSTANCE_FILE).write_text(_identity_text(instance_id), encoding="utf-8")
         return _load(trial, sources), instance_id
+
+
+def refresh_identity(sources: Sources, instance_id: str | None) -> None:
+    """Have the drop-in name this instance, before an agent binds the host to another. Raises OSError.
+
+    A configuration that is not there yet, or wrong, may name an instance itself: then only what is there is corrected.
+    """
+    if instance_id is None:
+        return
+    drop_in = sources.drop_in_dir / INSTANCE_FILE
+    try:
+        text = files.read(sources.config, MAX_FILE_BYTES)
+        _spec, missing = complete(sources, text, instance_id, provided=True)
+        wanted = missing is not None
+    except (ConfigInvalid, BootstrapError, OSError):
+        wanted = drop_in.exists()
+    if wanted:
+        sources.drop_in_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _write(drop_in, _identity_text(instance_id).encode(), _SHARED_MODE, 0)
+    else:
+        drop_in.unlink(missing_ok=True)
 
 
 def _load(trial: Sources, sources: Sources) -> NodeSpec:

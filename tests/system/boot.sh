@@ -16,12 +16,8 @@ exec setpriv --pdeathsig KILL unshare --mount --cgroup --pid --uts --ipc --net -
         mount -t overlay overlay -o "lowerdir=$lower,upperdir=$upper,workdir=$work" "$root"
         cd "$root"
         mount -t proc proc proc
-        # A boot is known by its id; without this one all machines and all their boots would share that of the host.
-        # The rest of /proc/sys is not to be written to: it is the host itself.
+        # It is the host itself. All machines and all their boots share its boot id, as they share its clocks.
         mount --bind proc/sys proc/sys
-        cat /proc/sys/kernel/random/uuid >etc/.boot-id
-        chmod 444 etc/.boot-id
-        mount --bind etc/.boot-id proc/sys/kernel/random/boot_id
         mount -o remount,bind,ro proc/sys
         mount -t sysfs -o ro sysfs sys
         mount -t cgroup2 cgroup2 sys/fs/cgroup
