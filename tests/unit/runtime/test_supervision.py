@@ -360,10 +360,14 @@ def test_a_supervision_that_fails_itself_says_so() -> None:
     async def test() -> None:
         broken = service("broken", ("/bin/sleep", 300), after=("other",))  # type: ignore[arg-type]
         pids = []
-        with pytest.raises(SupervisionError, match="it has failed itself"):
+
+        async def body() -> None:
             async with Supervisor([service("other"), broken]) as supervisor:
                 async for event in supervisor.events():
-                    pids += [event.details["pid"]] if event.kind == "spawned" else []
+                    pids.extend([event.details["pid"]] if event.kind == "spawned" else [])
+
+        with pytest.raises(SupervisionError, match="it has failed itself"):
+            await body()
         assert [alive(int(pid)) for pid in pids if pid is not None] == [False]
 
     run(test())
