@@ -33,6 +33,8 @@ PROGRAM = Path(__file__).with_name("xce-fuse")
 FALLBACK = Path(__file__).with_name("fuseprogram.py")
 ANSWER_S = 2.0
 """How long a fuse may take to answer: far longer than one that runs needs, far shorter than a lease."""
+ARM_S = 5.0
+"""How long arming may take, with the start of a fuse on a host that is busy: as long as any start."""
 ARM_GROUP, ARM_LINK, RENEW, RELEASE, ASK, RETIRE = range(1, 7)
 ORDER = struct.Struct("=IIQq")
 """kind, whole tree, generation, deadline."""
@@ -323,7 +325,8 @@ class Fuse:
         self._pending = kind
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(ANSWER_S, partial(self._gone, f"no answer within {ANSWER_S:g} s"))
+        bound_s = ARM_S if self._armed is not None else ANSWER_S
+        self._timer = self._loop.call_later(bound_s, partial(self._gone, f"no answer within {bound_s:g} s"))
 
     def _readable(self) -> None:
         if self._socket is None:

@@ -41,6 +41,8 @@ class Host:
         self.program = program
         self.groups = None if root is None else Groups(root)
         self.lost: list[tuple[str, int, str]] = []
+        self.deadline_ns = 0
+        """The last one that a fuse was armed with."""
         self.fuses = self.make()
         self.children: list[Launch] = []
 
@@ -62,12 +64,30 @@ class Host:
 
     def arm(self, generation: int, in_ns: int, spec: ComponentSpec = SPEC) -> tuple[str | None, int, Group | None]:
         """What the fuse says, the link for the child, and the group that is guarded."""
+        self.warm_up()
         answers: list[tuple[str | None, int]] = []
         group = None if self.groups is None else self.groups.open(spec, generation)
-        self.fuses.arm(spec, generation, boottime_ns() + in_ns, group, lambda *what: answers.append(what))
+        self.deadline_ns = boottime_ns() + in_ns
+        self.fuses.arm(spec, generation, self.deadline_ns, group, lambda *what: answers.append(what))
         assert not answers
         self.run_until(lambda: answers, "the fuse's word")
         return *answers[0], group
+
+    def warm_up(self) -> None:
+        """Have the fuse run before its time is counted."""
+        with suppress(LaunchError):
+            fuse = self.fuses._fuse(SPEC.name)  # noqa: SLF001 - as `configure` does
+            if fuse.generation == 0:
+                fuse.attach(0)
+                self.run_until(lambda: not fuse._pending or fuse._socket is None, "its first word")  # noqa: SLF001 - likewise
+
+    def arm_soon(self) -> tuple[int, int, Group | None, int]:
+        """Armed, however slow the machine: generation, link, group and deadline."""
+        for generation, factor in enumerate((1, 5, 25, 125), start=1):
+            problem, link_fd, group = self.arm(generation, factor * SOON_NS)
+            if problem is None:
+                return generation, link_fd, group, self.deadline_ns
+        raise AssertionError("this machine is too slow")
 
     def start(self, generation: int, in_ns: int, command: tuple[str, ...], spec: ComponentSpec = SPEC) -> int:
         """A guarded child that runs its command; its pid."""
@@ -78,17 +98,22 @@ class Host:
         return launch.pid
 
     def start_before(
-        self, command: tuple[str, ...], prepare: Callable[[], object], spec: ComponentSpec = SPEC
+        self, command: tuple[str, ...], prepare: Callable[[int], object], spec: ComponentSpec = SPEC
     ) -> tuple[int, int]:
         """A guarded child, all of it prepared before its deadline, however slow the machine; its pid, and that."""
         for generation, factor in enumerate((1, 5, 25, 125), start=1):
-            deadline_ns = boottime_ns() + factor * SOON_NS
+            problem, link_fd, group = self.arm(generation, factor * SOON_NS, spec)
+            deadline_ns = self.deadline_ns
+            if problem is not None:
+                continue
+            launch = self.launch(generation, command, link_fd, group)
             try:
-                pid = self.start(generation, factor * SOON_NS, command, spec)
+                assert launch.settle()
             except LaunchError:  # it came too late to its exec
                 self.children.pop()
                 continue
-            prepare()
+            pid = launch.pid
+            prepare(deadline_ns)
             if boottime_ns() < deadline_ns:
                 return pid, deadline_ns
             self.wait_dead(pid)
@@ -197,10 +222,13 @@ def root() -> Iterator[Path]:
         yield made
 
 
+def nothing(_deadline_ns: int) -> None:
+    """No more is to be prepared."""
+
+
 def test_it_kills_when_the_lease_is_over_and_not_before(host: Host) -> None:
     """The component lives until its deadline, and is killed at it without anybody's doing."""
-    deadline_ns = boottime_ns() + SOON_NS
-    pid = host.start(1, SOON_NS, ("/bin/sleep", "1000"))
+    pid, deadline_ns = host.start_before(("/bin/sleep", "1000"), nothing)
     assert host.wait_dead(pid) >= deadline_ns
     assert host.ask()[4] & BLOWN
 
@@ -208,7 +236,7 @@ def test_it_kills_when_the_lease_is_over_and_not_before(host: Host) -> None:
 def test_a_renewed_lease_does_not_kill(host: Host) -> None:
     """The last deadline that it was told counts; one that is earlier changes nothing."""
 
-    def renew() -> None:
+    def renew(_deadline_ns: int) -> None:
         host.keep(boottime_ns() + FAR_NS)
         host.keep(boottime_ns() + 1)
         host.told()
@@ -223,7 +251,7 @@ def test_a_renewed_lease_does_not_kill(host: Host) -> None:
 def test_a_component_without_a_lease_any_more_is_left_alone(host: Host) -> None:
     """When nothing depends on a lease any more, its old end kills nobody."""
 
-    def release() -> None:
+    def release(_deadline_ns: int) -> None:
         host.keep(None)
         host.told()
 
@@ -233,18 +261,28 @@ def test_a_component_without_a_lease_any_more_is_left_alone(host: Host) -> None:
     assert host.ask()[3] == 0
 
 
-def wait_for_pid(host: Host, directory: Path) -> None:
-    path = directory / "pid"
-    host.run_until(lambda: path.exists() and path.read_text().strip(), "the pid")
-    if not alive(int(path.read_text())):  # of an earlier attempt
-        path.unlink()
-        wait_for_pid(host, directory)
+def pid_of_the_other(directory: Path) -> int:
+    """What a child wrote there, if it lives; else 0."""
+    try:
+        pid = int((directory / "pid").read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+    return pid if alive(pid) else 0
+
+
+def wait_for_the_other(host: Host, directory: Path) -> Callable[[int], None]:
+    """Until it lives, or its time is over."""
+
+    def wait(deadline_ns: int) -> None:
+        host.run_until(lambda: pid_of_the_other(directory) or boottime_ns() >= deadline_ns, "the other process")
+
+    return wait
 
 
 def test_its_whole_tree_dies(host: Host, tmp_path: Path) -> None:
     """What a component started dies with it, in another session and without its parent too."""
     script = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 1000' & wait"
-    main, _deadline_ns = host.start_before(shell(script), lambda: wait_for_pid(host, tmp_path))
+    main, _deadline_ns = host.start_before(shell(script), wait_for_the_other(host, tmp_path))
     daemon = int((tmp_path / "pid").read_text())
     host.wait_dead(main)
     host.wait_dead(daemon)
@@ -259,7 +297,7 @@ def test_of_a_component_of_kill_scope_process_the_main_process_dies_alone(host: 
         else f"for f in {host.groups.root}/sched.*/jobs; do echo $$ >$f/cgroup.procs; done"
     )
     script = f"setsid sh -c '{jobs}; echo $$ >{tmp_path}/pid; exec sleep 1000' & exec sleep 1000"
-    main, _deadline_ns = host.start_before(shell(script), lambda: wait_for_pid(host, tmp_path), spec)
+    main, _deadline_ns = host.start_before(shell(script), wait_for_the_other(host, tmp_path), spec)
     host.wait_dead(main)
     looked_ns = boottime_ns() + SOON_NS
     host.run_until(lambda: boottime_ns() > looked_ns, "its looks")
@@ -268,11 +306,9 @@ def test_of_a_component_of_kill_scope_process_the_main_process_dies_alone(host: 
 
 def test_a_blown_fuse_keeps_what_it_guards_empty(host: Host) -> None:
     """A child that comes to its exec after the deadline, because all stood still, is not let through."""
-    problem, link_fd, group = host.arm(1, SOON_NS)
-    assert problem is None
-    late_ns = boottime_ns() + SOON_NS
-    host.run_until(lambda: boottime_ns() > late_ns, "the deadline")
-    launch = host.launch(1, ("/bin/sleep", "1000"), link_fd, group)
+    generation, link_fd, group, deadline_ns = host.arm_soon()
+    host.run_until(lambda: boottime_ns() > deadline_ns, "the deadline")
+    launch = host.launch(generation, ("/bin/sleep", "1000"), link_fd, group)
     if group is None:
         with pytest.raises(LaunchError, match="its fuse, which guards the end of its lease, does not take it"):
             launch.settle()
@@ -286,10 +322,9 @@ def test_whoever_enters_the_group_later_dies_too(short_dir: Path, program: tuple
     """Again and again, until it is armed anew with a later deadline."""
     host = Host(short_dir, program, root)
     try:
-        group = host.arm(1, SOON_NS)[2]
+        _generation, _link_fd, group, deadline_ns = host.arm_soon()
         assert group is not None
-        late_ns = boottime_ns() + SOON_NS
-        host.run_until(lambda: boottime_ns() > late_ns, "the deadline")
+        host.run_until(lambda: boottime_ns() > deadline_ns, "the deadline")
         for _ in range(3):
             with subprocess.Popen(["sleep", "1000"]) as stranger:
                 cgroupfs.write(group.path, "cgroup.procs", str(stranger.pid))
@@ -300,10 +335,10 @@ def test_whoever_enters_the_group_later_dies_too(short_dir: Path, program: tuple
 
 def test_the_next_generation_is_guarded_by_the_same_fuse(host: Host) -> None:
     """After it has blown it is armed again, for another start with a later deadline, and no renewal revives the old."""
-    pid = host.start(1, SOON_NS, ("/bin/sleep", "1000"))
+    pid, _deadline_ns = host.start_before(("/bin/sleep", "1000"), nothing)
     host.wait_dead(pid)
     fuse_pid = host.fuse_pid()
-    second = host.start(2, FAR_NS, ("/bin/sleep", "1000"))
+    second = host.start(9, FAR_NS, ("/bin/sleep", "1000"))
     assert fuse_pid == host.fuse_pid()
     assert alive(second)
     assert host.ask(RENEW, 1, boottime_ns() + FAR_NS)[0] != 0
@@ -324,7 +359,7 @@ def test_a_deadline_that_has_passed_is_refused(host: Host) -> None:
 
 def test_it_outlives_the_agent_and_kills(host: Host) -> None:
     """An agent that is gone, with the connection closed, changes nothing; afterwards nobody needs the fuse."""
-    pid = host.start(1, 2 * SOON_NS, ("/bin/sleep", "1000"))
+    pid, _deadline_ns = host.start_before(("/bin/sleep", "1000"), nothing)
     host.fuses.close()
     host.wait_dead(pid)
     host.run_until(host.fuse_ended, "its end")
@@ -333,7 +368,7 @@ def test_it_outlives_the_agent_and_kills(host: Host) -> None:
 def test_a_successor_renews_it(host: Host) -> None:
     """The next agent finds the fuse by its socket, and what it says counts."""
 
-    def succeed() -> None:
+    def succeed(_deadline_ns: int) -> None:
         generation = host.fuses._fuses[SPEC.name].generation  # noqa: SLF001 - the record would tell
         host.fuses.close()
         host.fuses = host.make()
@@ -436,14 +471,14 @@ def test_a_stranger_with_the_same_number_is_not_killed(short_dir: Path, program:
     """Without a group, what carries the markers of a later generation or of another component is left alone."""
     host = Host(short_dir, program, None)
     others = [
-        {"XCE_COMPONENT": "sched", "XCE_NODE_NONCE": host.nonce, "XCE_GENERATION": "2"},
+        {"XCE_COMPONENT": "sched", "XCE_NODE_NONCE": host.nonce, "XCE_GENERATION": "5"},
         {"XCE_COMPONENT": "other", "XCE_NODE_NONCE": host.nonce, "XCE_GENERATION": "1"},
         {"XCE_COMPONENT": "sched", "XCE_NODE_NONCE": "another", "XCE_GENERATION": "1"},
     ]
     strangers = [subprocess.Popen(["/bin/sleep", "1000"], env=marks, start_new_session=True) for marks in others]
     ours = subprocess.Popen(["/bin/sleep", "1000"], env=others[0] | {"XCE_GENERATION": "1"}, start_new_session=True)
     try:
-        pid = host.start(1, SOON_NS, ("/bin/sleep", "1000"))
+        pid, _deadline_ns = host.start_before(("/bin/sleep", "1000"), nothing)
         host.wait_dead(pid)
         assert ours.wait(BOUND_S) == -signal.SIGKILL
         assert [stranger.poll() for stranger in strangers] == [None] * 3
