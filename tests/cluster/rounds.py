@@ -118,7 +118,7 @@ class Trial:
             fused=fused,
             fuse_error_ns=None if past_ns is None or not fused else past_ns + round(MARGIN_S * NS_PER_S),
             past_lease_ns=past_ns,
-            moved=any(one.pid == again.pid and one.host != life.host for one in self.observer.lives()),
+            moved=self._successor(life, again).host != life.host,
         )
 
     def _hold(self, fault: Fault, life: Life, begun_ns: int) -> None:
@@ -137,6 +137,16 @@ class Trial:
             late_ms = (found.at_ns - begun_ns) // NS_PER_MS
             self.outcome.failures.append(f"{fault.kind}, {fault.target}: one again only after {late_ms} ms")
         return found
+
+    def _successor(self, life: Life, again: Sign) -> Life:
+        """Whose sign it was."""
+
+        def look() -> list[Life]:
+            later = [one for one in self.observer.lives() if one.seen_ns > life.seen_ns]
+            return [one for one in later if one.died_ns is None or one.died_ns >= again.at_ns]
+
+        found = wait_until(look, "the successor is seen", SETTLE_S)
+        return found[0]
 
     def _after(self, life: Life, begun_ns: int) -> Sign | None:
         """The first sign after the death of the old scheduler."""
