@@ -245,6 +245,7 @@ class Agent:
         for process in self.host.processes.values():
             if process.alive and process.component is not None and process.component not in proven:
                 # The record knows nothing of it; its environment has the end of its lease.
+                process.digest = None
                 found = Found(
                     component=process.component,
                     pid=process.pid,

@@ -43,6 +43,7 @@ from node_manager.core.events import (
     SpawnFailed,
     TreeEmpty,
 )
+from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
 from node_manager.core.spec import LEASE_MARGIN_NS
 from node_manager.core.wedge import Sample
@@ -140,7 +141,9 @@ class Effects:
         self.agent.later(self.rng.randrange(1, 20 * NS_PER_MS), lambda: self.agent.post(event))
 
     def _probe(self, action: RunProbe) -> None:
-        ok = bool(self.host.mains(action.component)) and self.rng.random() > self.host.cluster.faults.fail_probe
+        mains = self.host.mains(action.component)
+        # What hangs answers nobody.
+        ok = self.rng.random() > self.host.cluster.faults.fail_probe and any(not process.hangs for process in mains)
         outcome = Outcome.OK if ok else Outcome.FAILED
         self._soon(
             ProbeDone(component=action.component, generation=action.generation, probe=action.probe, outcome=outcome)
@@ -228,6 +231,7 @@ class Effects:
         self.handles[key] = process
         process.env_lease_ns = action.lease_valid_until_ns
         process.term = action.term
+        process.digest = process_digest(action.spec)
         program = PROGRAMS[action.component](process, host.cluster)
         process.program = program
         host.cluster.invariants.born(process)

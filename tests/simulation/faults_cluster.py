@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from node_manager.core.events import Verb, WallClock
+from node_manager.core.events import ConfigLoaded, Verb, WallClock
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime import record
 from tests.simulation.world import NS_PER_S
@@ -113,6 +113,12 @@ def _reload(host: Host) -> None:
 
 
 def _config_wrong(cluster: Cluster, host: Host, lasts_ns: int) -> None:
+    if host.agent is not None and host.agent.state.spec is not None and cluster.world.rng("wrong").random() < 0.5:
+        # It is another host's: a file that was copied, or a boot script that ran for another instance.
+        spec = host.agent.state.spec
+        alien = replace(spec, host=replace(spec.host, instance_id="i-another"))
+        host.agent.post(ConfigLoaded(spec=alien))
+        return
     host.config_broken = True
     _reload(host)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
 from typing import TYPE_CHECKING
 
-from node_manager.core.events import Verb
+from node_manager.core.events import ExitStatus, Verb
 from tests.simulation.host import How, Trap
 from tests.simulation.world import NS_PER_MS, NS_PER_S
 
@@ -111,11 +110,20 @@ def _controller_drains(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 def _controller_undecided(cluster: Cluster, host: Host, lasts_ns: int) -> None:
     """Drained and taken back again and again: a word may come just when the worker has nothing left to do."""
     rng = cluster.world.rng("administrators")
-    at, states = 0, cycle(("draining", "active"))
-    while at < lasts_ns:
-        cluster.world.later(at, partial(cluster.decide, host, next(states)))
+    host = rng.choice([one for one in cluster.hosts if one.whole_spec.components[-1].name == "worker"] or [host])
+
+    def drain() -> None:
+        cluster.decide(host, "draining")
+        for job in host.jobs():
+            job.later(rng.randrange(1, 5 * NS_PER_S), partial(job.die, ExitStatus(code=0)))
+
+    at = 0
+    while at <= lasts_ns:
+        cluster.world.later(at, drain)
+        # Long enough for the worker to hear of it, and to have nothing left to do.
+        at += rng.randrange(NS_PER_S, 30 * NS_PER_S)
+        cluster.world.later(at, partial(cluster.decide, host, "active"))
         at += rng.randrange(1, 12 * NS_PER_S)
-    cluster.world.later(lasts_ns, partial(cluster.decide, host, "active"))
 
 
 def _both_drain(cluster: Cluster, host: Host, lasts_ns: int) -> None:

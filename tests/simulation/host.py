@@ -318,6 +318,7 @@ class Host:
         self.agent_frozen = self._replacing = False
         self.zombies.clear()
         self.cluster.invariants.handed_over.pop(self.name, None)
+        self.cluster.invariants.final.pop(self.name, None)
 
     def reexec_agent(self, blind_ns: int) -> None:
         """Replace the agent's program in place: same pid, so its children stay its own; the record is handed over."""

@@ -15,7 +15,7 @@ from node_manager.core.actions import Action, KillTree, Reply, Signal
 from node_manager.core.events import Event, HostState, Verb
 from node_manager.core.nodestate import NodeState
 from node_manager.core.run import Phase
-from node_manager.core.spec import NS_PER_MS, NS_PER_S, ComponentSpec, KillScope, stop_budget_ns
+from node_manager.core.spec import NS_PER_MS, NS_PER_S, ComponentSpec, KillScope, OnFailure, stop_budget_ns
 from node_manager.core.states import Aim
 from node_manager.runtime.timekeeper import STALL_NS
 from tests.simulation import settled, steps
@@ -56,6 +56,8 @@ class Invariants:
         """Identity -> the epoch up to which an operator released it."""
         self.handed_over: dict[str, dict[str, tuple[int, ComponentSpec]]] = {}
         """Host -> component -> generation and spec, of what was to go on when the agent replaced its program."""
+        self.final: dict[str, set[str]] = {}
+        """Host -> components that had ended for good when the agent replaced its program."""
         self.failed: dict[tuple[str, str], int] = {}
         """Host and component -> runs that failed since the last one that went well, or more."""
         self._starts: dict[tuple[str, str], list[int]] = {}
@@ -88,6 +90,8 @@ class Invariants:
         acted = not agent.frozen and not agent.to_do
         if acted and (member is None or not wanted or member.state.generation != action.generation):
             raise Violation("unwanted start", f"{name} on {host.name}, generation {action.generation}")
+        if name in agent.seen.final:
+            raise Violation("final exit", f"{name} on {host.name}, generation {action.generation}")
         if self.words.last(host.identity, name) is Verb.STOP:
             raise Violation("last word", f"{name} started on {host.name} after an acknowledged stop")
         if name == "worker":
@@ -147,7 +151,8 @@ class Invariants:
         """A fuse was lost: an agent that goes on running ends what nothing guards any more."""
 
         def look() -> None:
-            if process.alive and not process.killed and not agent.dead and agent.stood_still_ns == stood_still_ns:
+            stands_still = agent.dead or agent.frozen or agent.stood_still_ns != stood_still_ns
+            if process.alive and not process.killed and not stands_still:
                 raise Violation("fuse first", f"{process.component} on {process.host.name} goes on without a fuse")
 
         stood_still_ns = agent.stood_still_ns
@@ -158,14 +163,31 @@ class Invariants:
         where = f"{action.component} on {agent.host.name}"
         if process.component != action.component or process.generation != action.generation:
             raise Violation("only ours", f"{where}: pid {process.pid}")
+        if action.signal == SIGKILL:
+            return
         reason = agent.state.members[action.component].state.reason
-        if "silent for" not in reason or action.signal == SIGKILL:
+        if "probe failed" in reason:
+            self._failed(agent, action, process)
+        if reason.startswith("the node is stopping") and not agent.state.stop_bound_passed:
+            after = agent.state.index.dependants.get(action.component, ())
+            if any(agent.host.mains(name) for name in after):
+                raise Violation("reverse order", f"{where} before {', '.join(after)}")
+        if "silent for" not in reason:
             return
         now = self.cluster.world.now
         # What is shorter than a stall is not given back (`runtime/timekeeper.py`).
         stalled = agent.thawed_ns - agent.thawed_from_ns > STALL_NS
         if stalled and now - agent.thawed_ns < NS_PER_S and process.stood_still_ns < 0:
             raise Violation("patience", f"{where}: {reason}")
+
+    def _failed(self, agent: Agent, action: Signal, process: Process) -> None:
+        """See that what is ended for a failed probe may be ended for it."""
+        where = f"{action.component} on {agent.host.name}"
+        liveness = agent.state.members[action.component].spec.liveness
+        if liveness is not None and liveness.on_failure is OnFailure.REPORT and not process.hangs:
+            raise Violation("controller undisturbed", where)
+        if agent.state.in_force.maintenance is not None:
+            raise Violation("maintenance spares", where)
 
     def tree_killed(self, agent: Agent, action: KillTree, process: Process) -> None:
         """The agent kills one process of a tree."""
@@ -181,6 +203,7 @@ class Invariants:
 
     def replaced(self, host: Host, agent: Agent) -> None:
         """The agent replaces its program: what runs, and is to go on, will be found going on."""
+        self.final[host.name] = {name for name, member in agent.state.members.items() if member.state.hold is not None}
         self.handed_over[host.name] = {
             name: (member.state.generation, member.spec)
             for name, member in agent.state.members.items()
@@ -208,7 +231,14 @@ class Invariants:
         """A command was answered; exactly once."""
         if action.id not in agent.answers:
             raise Violation("last word", f"{agent.host.name}: command {action.id} answered twice, or never asked")
-        self.words.answered(agent, action.id, ok=action.ok)
+        command = self.words.answered(agent, action.id, ok=action.ok)
+        if command is None or not action.ok:
+            return
+        if command.verb is Verb.RECOMMISSION and agent.state.in_force.doubt is not None:
+            raise Violation("last word", f"{agent.host.name} was recommissioned and is still in doubt")
+        member = agent.state.members.get(command.component or "")
+        if command.verb in {Verb.START, Verb.RESTART} and member is not None and member.state.hold is not None:
+            raise Violation("last word", f"{command.component} on {agent.host.name} was started: {member.state.hold}")
 
     def fault(self, fault: Fault) -> None:
         """A fault was injected."""

@@ -211,8 +211,8 @@ MUTATIONS = (
     Mutation(
         "exit 79 does not latch",
         CORE + "hostlife.py",
-        "    if epoch is None or epoch <= turn.node.in_force.released_epoch:",
-        "    if True:",
+        '    if not turn.host_is(f"{HOST_PREFIX}{state.value}"):\n',
+        '    if turn.host_is("host.decommissioned"):\n',
     ),
     Mutation(
         "the controller's word needs no newer epoch",
@@ -388,5 +388,73 @@ MUTATIONS = (
         CORE + "intent.py",
         '    OPERATOR_HOLD = "operator-hold"\n    EXIT_HOLD = "exit-hold"\n',
         '    EXIT_HOLD = "exit-hold"\n    OPERATOR_HOLD = "operator-hold"\n',
+    ),
+    # --- what is left alone, and what is not given up ----------------------------------------------------------------
+    Mutation(
+        "a controller is ended for its silence",
+        CORE + "watch.py",
+        "if probe.on_failure is OnFailure.REPORT and not self.is_hopeless(kind, watch):",
+        "if self.now < 0:",
+    ),
+    Mutation(
+        "maintenance does not spare what fails its probe",
+        CORE + "claims.py",
+        "patient=node.in_force.maintenance is not None,",
+        "patient=False,",
+    ),
+    Mutation(
+        "nobody asks whether it lives",
+        CORE + "run.py",
+        "startup=None, readiness=readiness, liveness=liveness)",
+        "startup=None, readiness=readiness, liveness=None)",
+    ),
+    Mutation(
+        "what hangs since before this agent is waited for",
+        CORE + "component.py",
+        "last_beat_ns=None if found.interval_ns is None else self.now + runs.RECONNECT_NS,",
+        "last_beat_ns=None,",
+    ),
+    Mutation(
+        "a controller is stopped before its scheduler",
+        CORE + "claims.py",
+        "        and _turn_not_come(node, spec)\n",
+        "        and not claims\n",
+    ),
+    Mutation(
+        "a final exit is not final",
+        CORE + "hostlife.py",
+        "elif meaning is ExitMeaning.HOLD and state.aim in {Aim.NONE, Aim.RETRY}:",
+        "elif meaning is ExitMeaning.HOLD and state.aim is Aim.DOWN:",
+    ),
+    Mutation(
+        "a start does not lift what a final exit holds",
+        CORE + "component.py",
+        "            forced=self.state.want.up,\n            hold=None,\n",
+        "            forced=self.state.want.up,\n",
+    ),
+    Mutation(
+        "a stop is never answered",
+        CORE + "commands.py",
+        "    if name is None or command.verb is Verb.STOP:\n        turn.reply",
+        "    if name is None or command.verb is Verb.STOP:\n        if name is None:\n            turn.reply",
+    ),
+    # --- the configuration -------------------------------------------------------------------------------------------
+    Mutation(
+        "a changed command does not restart",
+        CORE + "configuring.py",
+        "    for name in plan.restarted:\n",
+        "    for name in plan.restarted[:0]:\n",
+    ),
+    Mutation(
+        "what was removed goes on",
+        CORE + "configuring.py",
+        "turn.members[name] = replace(turn.members[name], removed=True)",
+        "turn.mark(name)",
+    ),
+    Mutation(
+        "another instance's configuration is taken in the middle of a boot",
+        CORE + "configuring.py",
+        "if old is None or old.host.instance_id == spec.host.instance_id:",
+        "if old is None or spec.host.instance_id:",
     ),
 )

@@ -80,6 +80,8 @@ class Process:
     hangs: bool = False
     """It sleeps for ever, and does nothing that it should."""
     env_lease_ns: int | None = None
+    digest: str | None = None
+    """What it was started with; None: no agent knows it any more."""
     children: list[Process] = field(default_factory=list)
     deferred: list[Callable[[], None]] = field(default_factory=list)
 

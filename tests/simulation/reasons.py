@@ -14,15 +14,20 @@ REASONS = {
     "inherits nothing": "a name that returns with another instance id is another host",
     "drained means empty": "a host is concluded to be drained when no job is left on it",
     "last word": "an operator's last acknowledged word holds",
+    "final exit": "what ended with a status that its role file calls final is started by an operator's word alone",
     "unwanted start": "what the agent does not want any more is not started by a child that it forgot",
     # --- whom it touches ------------------------------------------------------------------------------------------
     "only ours": "no signal goes to a process that is not of that component and generation",
     "jobs untouched": "a worker's restart signals no user's job",
+    "controller undisturbed": "what is only reported when silent is not ended for it: that gives its lease away",
+    "maintenance spares": "in maintenance nothing is killed by itself",
     "patience": "nobody is killed for a silence that the agent could not hear, nor before three intervals are over",
     "takes over quietly": "an agent that replaces its program ends nothing that was to go on",
     # --- one of each ----------------------------------------------------------------------------------------------
     "one main process": "two copies of a component fight over its port and its state",
     "no start over a tree": "a component is not started while its former tree lives (kill scope tree)",
+    "reverse order": "what others depend on is stopped after them: a scheduler without its controller loses its lease",
+    "configuration holds": "what runs is what the configuration says, of this very host, and nothing else",
     "older generations": "an event of an older generation changes nothing",
     # --- nothing is stuck, everything is bounded ------------------------------------------------------------------
     "stops end": "a stop comes to SIGKILL within its bound",
@@ -35,7 +40,7 @@ REASONS = {
     "scheduler runs": "when the faults have ceased, exactly one scheduler runs",
     # --- what it says ---------------------------------------------------------------------------------------------
     "ledger explains": "the rule that status shows is the strongest one that holds",
-    "status is honest": "what is shown as ready or running has a main process",
+    "status is honest": "what is shown as ready or running has a main process, and what hangs is not shown as ready",
     # --- the core itself ------------------------------------------------------------------------------------------
     "machine consistent": "the core's own invariants",
     "identical": "identical histories give identical actions",

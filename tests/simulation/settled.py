@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from node_manager.core import latches
 from node_manager.core.events import HostState, Verb
-from node_manager.core.nodestate import NodePhase, NodeState
+from node_manager.core.nodestate import Member, NodePhase, NodeState
+from node_manager.core.ordering import process_digest
+from node_manager.core.spec import OnFailure
 from node_manager.core.states import State
 from tests.simulation.reasons import Violation
 from tests.simulation.words import HOST, MAINTENANCE
@@ -14,6 +16,7 @@ from tests.simulation.words import HOST, MAINTENANCE
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.host import Host
+    from tests.simulation.processes import Process
 
 _LEAVING = {HostState.DRAINING, HostState.DRAINED}
 
@@ -31,10 +34,13 @@ def check(cluster: Cluster) -> None:
                 raise Violation("settled", f"{process.component} on {host.name} runs and is not configured")
         _host(cluster, host, agent.state)
     alive = [process for process in cluster.invariants.schedulers if process.alive]
-    leader = next((host for host in cluster.hosts if host.name == cluster.store.holder), None)
+    leased = cluster.world.now < cluster.store.expires_ns
+    leader = next((host for host in cluster.hosts if leased and host.name == cluster.store.holder), None)
     if leader is not None and _may_lead(leader) and len(alive) != 1:
         raise Violation("scheduler runs", f"{len(alive)} schedulers run, the lease is with {leader.name}")
-    if leader is None and any(host.mains("controller") for host in cluster.hosts):
+    # A controller that hangs before its first word is reported and not ended: it may be busy.
+    controllers = (process for host in cluster.hosts for process in host.mains("controller"))
+    if leader is None and any(not process.hangs for process in controllers):
         raise Violation("scheduler runs", "controllers run and nobody has the lease")
 
 
@@ -49,6 +55,8 @@ def _component(cluster: Cluster, host: Host, name: str, state: NodeState) -> Non
         raise Violation("settled", where)
     if mains and machine.run is not None and mains[0].pid != machine.run.pid:
         raise Violation("settled", f"{where}; the agent knows pid {machine.run.pid}")
+    for process in mains:
+        _not_hung(process, state.members[name], state, where)
     word = cluster.invariants.words.last(host.identity, name)
     held = latches.hold_of(state.in_force, name) is not None
     if word is Verb.STOP and not held:
@@ -57,8 +65,22 @@ def _component(cluster: Cluster, host: Host, name: str, state: NodeState) -> Non
         raise Violation("last word", f"{name} on {host.name} was started by an operator and is held")
 
 
+def _not_hung(process: Process, member: Member, state: NodeState, where: str) -> None:
+    """See that somebody tries where something hangs, that status says so, and that it runs as configured."""
+    liveness = member.spec.liveness
+    reported = liveness is None or liveness.on_failure is OnFailure.REPORT
+    if process.hangs and not reported and state.in_force.maintenance is None:
+        raise Violation("settled", f"{where}; it hangs")
+    if process.hangs and member.state.ready is True:
+        raise Violation("status is honest", f"{where}; it hangs and is shown as ready")
+    if process.digest not in {None, process_digest(member.spec)}:
+        raise Violation("configuration holds", f"{where}; it was started with another configuration")
+
+
 def _host(cluster: Cluster, host: Host, state: NodeState) -> None:
     words = cluster.invariants.words
+    if host.agent is not None and host.agent.answers:
+        raise Violation("settled", f"{host.name}: {len(host.agent.answers)} commands were never answered")
     if state.writeback.pending:
         raise Violation("settled", f"{host.name}: {len(state.writeback.pending)} changes are not durable")
     if words.is_certain(host.identity, MAINTENANCE):

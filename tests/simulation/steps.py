@@ -23,12 +23,13 @@ from node_manager.core.events import (
     PreStartDone,
     SpawnFailed,
     Tick,
+    Verb,
 )
 from node_manager.core.intent import Rule
 from node_manager.core.invariants import check_invariants
 from node_manager.core.latches import Recommissioned, Undrained
 from node_manager.core.nodestate import Member, NodePhase, NodeState, drain_of
-from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, stop_budget_ns
+from node_manager.core.spec import LEASE_MARGIN_NS, NS_PER_S, ExitMeaning, stop_budget_ns
 from node_manager.core.states import Aim, State, rule_of
 from tests.simulation.reasons import Violation
 
@@ -66,6 +67,8 @@ class Seen:
     """Component and generation -> when its last heartbeat was taken, in the host's clock."""
     epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     """Component and generation -> the epoch that it stated last."""
+    final: set[str] = field(default_factory=set)
+    """Components that ended for good; an operator has not asked for a start since."""
     stops: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Component -> since when it is being stopped, and how long the agent had stood still then."""
 
@@ -128,8 +131,10 @@ def check(observer: Invariants, step: Step) -> None:
                 raise Violation("writes are repeated", f"{step.where}: {len(after.writeback.pending)} changes wait")
         case SpawnFailed() | PreStartDone():
             _check_delay(observer, step, event)
-        case ConfigLoaded() if step.before.spec is None:
-            _check_takeover(observer, step)
+        case ConfigLoaded():
+            _check_configuration(step)
+            if step.before.spec is None:
+                _check_takeover(observer, step)
         case _:
             pass
     if observer.steps % EXPLAINED_STEPS == 0:
@@ -146,6 +151,8 @@ def _note(observer: Invariants, step: Step) -> None:
                 seen.epochs[key] = event.epoch
         case Command():
             observer.words.asked(step.agent, event)
+            if event.verb in {Verb.START, Verb.RESTART}:
+                seen.final.discard(event.component or "")
         case Booted():
             if event.facts.identity != step.identity:
                 raise Violation("inherits nothing", f"{step.identity} begins with the facts of {event.facts.identity}")
@@ -278,14 +285,37 @@ def _check_exit(observer: Invariants, step: Step, event: Exited) -> None:
     old = step.before.members.get(event.component)
     if old is None or old.state.run is None or old.state.generation != event.generation:
         return
+    meaning = dict(old.spec.exit_status).get(event.status.code or 0)
+    if meaning is ExitMeaning.HOLD and old.state.aim is Aim.NONE:
+        step.agent.seen.final.add(event.component)
     epoch = step.agent.seen.epochs.get((event.component, event.generation))
     if event.status.code != REFUSED or epoch is None or epoch <= observer.released.get(step.identity, -1):
         return
+    if epoch < step.before.in_force.epoch_seen:
+        return  # a newer word is known: only this component is held
     if step.after.host_state is not HostState.DECOMMISSIONED:
         raise Violation("exit 79 latches", f"{step.where}: refused under epoch {epoch}")
 
 
+def _check_configuration(step: Step) -> None:
+    """See that a configuration changes what it names, and not whose host this is."""
+    before, spec = step.before.spec, step.after.spec
+    if spec is None:
+        return
+    if before is not None and spec.host.instance_id != before.host.instance_id:
+        raise Violation("configuration holds", f"{step.where} became {spec.host.instance_id} in the middle of a boot")
+    named = {one.name for one in spec.components}
+    step.agent.seen.final &= named
+    for name, member in step.after.members.items():
+        if name not in named and member.state.want.up:
+            raise Violation("configuration holds", f"{name} on {step.where} was removed and is wanted")
+
+
 def _check_takeover(observer: Invariants, step: Step) -> None:
+    for name in observer.final.pop(step.where, ()):
+        member = step.after.members.get(name)
+        if member is not None and member.state.hold is None:
+            raise Violation("final exit", f"{name} on {step.where}: the next agent knows nothing of it")
     for name, (generation, spec) in observer.handed_over.pop(step.where, {}).items():
         wanted = next((one for one in step.agent.host.spec.components if one.name == name), None)
         if wanted != spec:

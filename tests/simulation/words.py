@@ -30,14 +30,15 @@ class Words:
         """An agent takes a command."""
         self._open.setdefault(_key(agent, command), []).append((agent, command))
 
-    def answered(self, agent: Agent, command_id: int, *, ok: bool) -> None:
-        """It answers it: whatever was asked before about the same subject has become what it is."""
+    def answered(self, agent: Agent, command_id: int, *, ok: bool) -> Command | None:
+        """It answers it: whatever was asked before about the same subject has become what it is. Return the command."""
         for key, waiting in self._open.items():
             for place, (asked, command) in enumerate(waiting):
                 if asked is agent and command.id == command_id:
                     del waiting[0 if ok else place : place + 1]
                     self._take(key, command, ok=ok)
-                    return
+                    return command
+        return None
 
     def _take(self, key: Key, command: Command, *, ok: bool) -> None:
         if ok:
