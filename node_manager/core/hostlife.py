@@ -82,8 +82,11 @@ def end_drain_if_complete(turn: Turn) -> None:
     waits_for = [*participants(turn.members), *removed_with_jobs(turn.node)]
     if any(name not in turn.node.drain_done for name in waits_for):
         return
+    # What is being taken back is on its way to the disk: a drain that ends meanwhile must not come after it.
+    record = turn.target()
+    if record.operator_latch is None and record.controller_latch is None:
+        return
     turn.log("host.drained")
-    record = turn.node.in_force
     if record.operator_latch is not None:
         turn.change(OperatorDrainDone())
     if record.controller_latch is not None:
@@ -188,7 +191,8 @@ def exited(turn: Turn, event: Exited) -> Gone:
 
 def _latched_by_exit(turn: Turn, spec: ComponentSpec, state: HostState, epoch: int | None) -> str | None:
     """Latch at the epoch that was stated earlier in that run; without a new one, only this component is held."""
-    if epoch is None or epoch <= turn.node.in_force.released_epoch:
+    record = turn.node.in_force
+    if epoch is None or epoch <= record.released_epoch or epoch < record.epoch_seen:
         return "rejoin refused"
     if not turn.host_is(f"{HOST_PREFIX}{state.value}"):
         turn.change(ControllerLatched(latch=_latch(turn, state, spec.name, epoch, None)))

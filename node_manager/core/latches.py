@@ -144,7 +144,8 @@ def apply(facts: DurableFacts, change: Change) -> DurableFacts:
             )
         case ControllerLatched():
             epoch = change.latch.epoch or 0
-            if epoch <= facts.released_epoch:
+            # A drain may be reported over, or an exit may latch, under the epoch seen last: never under an older one.
+            if epoch <= facts.released_epoch or epoch < facts.epoch_seen:
                 return facts
             return replace(facts, controller_latch=change.latch, epoch_seen=max(facts.epoch_seen, epoch))
         case ControllerReleased():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from node_manager.core import node, status
+from node_manager.core import latches, node, status
 from node_manager.core.actions import KillTree, RunHelper, SendLevels, Signal
 from node_manager.core.durable import DurableFacts, Latch
 from node_manager.core.events import Booted, HelperDone, HostState, Verb, WallClock
@@ -259,6 +259,43 @@ def test_words_that_overtake_the_disk() -> None:
     assert len(world.replies) == 4
 
 
+@pytest.mark.parametrize("by", ["operator", "controller"])
+def test_a_drain_that_ends_while_it_is_taken_back(by: str) -> None:
+    """A drain that is complete before the disk knows that it was taken back does not come back as drained."""
+    world = running(WORKER)
+    if by == "operator":
+        world.command(Verb.DRAIN)
+        world.sync()
+        world.command(Verb.UNDRAIN)
+    else:
+        world.beat("worker", host_state=HostState.DRAINING, epoch=3)
+        world.sync()
+        world.beat("worker", host_state=HostState.ACTIVE, epoch=4)
+    writes = len(world.writes)
+    world.exit("worker", code=0)
+    assert writes == len(world.writes)
+    world.sync()
+    assert HostState.ACTIVE is host(world)
+    assert HostState.ACTIVE is latches.host_state(world.disk)
+
+
+def test_a_drain_that_ends_while_the_disk_is_full() -> None:
+    """An undrain that cannot be written yet is still the last word when the drain is complete meanwhile."""
+    world = running(WORKER)
+    world.command(Verb.DRAIN)
+    world.sync()
+    world.command(Verb.UNDRAIN)
+    world.write_failed()
+    world.beat("worker", host_state=HostState.DRAINED)
+    assert HostState.DRAINING is host(world)
+    world.advance(S)
+    world.sync()
+    assert HostState.ACTIVE is host(world)
+    world.exit("worker", code=0)
+    world.advance(S)
+    assert "worker" in world.spawns
+
+
 def test_drain_after_an_unwritten_recommission() -> None:
     """A drain that follows a recommission does not release the decommission before that is durable."""
     world = running(WORKER)
@@ -399,6 +436,7 @@ def test_the_more_severe_latch_rules() -> None:
         (79, None, HostState.ACTIVE),
         (77, None, HostState.ACTIVE),
         (79, 3, HostState.ACTIVE),
+        (79, 5, HostState.DECOMMISSIONED),
     ],
 )
 def test_exit_status_latches_at_the_epoch_stated(code: int, epoch: int | None, state: HostState) -> None:
@@ -413,6 +451,15 @@ def test_exit_status_latches_at_the_epoch_stated(code: int, epoch: int | None, s
         assert world.component("worker").hold == f"exit status {code}: rejoin refused"
     else:
         assert State.STOPPED is world.component("worker").state
+
+
+def test_exit_status_under_an_old_epoch() -> None:
+    """An exit status latches nothing under an epoch that the controller has overtaken: the component is held."""
+    world = running(WORKER, disk=DurableFacts(epoch_seen=5, released_epoch=2))
+    world.beat("worker", host_state=HostState.ACTIVE, epoch=4)
+    world.exit("worker", code=79)
+    assert HostState.ACTIVE is host(world)
+    assert world.component("worker").hold == "exit status 79: rejoin refused"
 
 
 def test_exit_status_of_a_host_that_is_latched_already() -> None:

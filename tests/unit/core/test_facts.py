@@ -183,6 +183,7 @@ CHANGES: tuple[Change, ...] = (
     ControllerLatched(latch=replace(BY_WORKER, epoch=2)),
     ControllerReleased(epoch=5),
     ControllerReleased(epoch=4),
+    ControllerLatched(latch=replace(BY_WORKER, epoch=3, state="drained")),
     MaintenanceSet(maintenance=Maintenance(by="bob", reason="", at_wall_ns=2)),
     MaintenanceEnded(),
     Doubted(why="unreadable"),
@@ -214,8 +215,9 @@ class TestLatches:
         assert left[CHANGES[8]] == EVERYTHING
         assert replace(EVERYTHING, controller_latch=None, epoch_seen=5) == left[CHANGES[9]]
         assert left[CHANGES[10]] == EVERYTHING
-        assert left[CHANGES[12]].maintenance is None
-        assert left[CHANGES[13]].doubt == "unreadable"
+        assert left[CHANGES[11]] == EVERYTHING, "a word that a newer one has overtaken"
+        assert left[CHANGES[13]].maintenance is None
+        assert left[CHANGES[14]].doubt == "unreadable"
 
     def test_undrain_releases_no_decommission(self) -> None:
         """An undrain leaves a decommission where it is."""
