@@ -28,7 +28,7 @@ install -m 644 packaging/deb/lintian-overrides "$stage/usr/share/lintian/overrid
     echo
     echo "  * See CHANGELOG.md in the sources."
     echo
-    echo " -- The XCE developers <xce@localhost>  $(date -uRd "@$SOURCE_DATE_EPOCH")"
+    echo " -- The XCE developers <xce@example.org>  $(date -uRd "@$SOURCE_DATE_EPOCH")"
 } | gzip -9nc >"$stage/usr/share/doc/xce-node-manager/changelog.Debian.gz"
 sed -e "s|@VERSION@|$version|" -e "s|@ARCHITECTURE@|$architecture|" \
     -e "s|@SIZE@|$(du -ks --exclude=DEBIAN "$stage" | cut -f1)|" packaging/deb/control >"$stage/DEBIAN/control"

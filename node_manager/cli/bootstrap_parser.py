@@ -39,5 +39,10 @@ def add_parser(
     source.add_argument("--file", type=Path, metavar="FILE", help="take the configuration from this file")
     source.add_argument("--stdin", action="store_true", help="take it from standard input")
     source.add_argument(
+        "--identity",
+        action="store_true",
+        help="do no more than name this instance in 10-instance.yaml; xce-node-manager-identity.service, at each boot",
+    )
+    source.add_argument(
         "--metadata", action="store_true", help="take it from the instance's metadata, as it is on disk"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node_manager.cli import bootstrap
+from node_manager.cli import bootstrap, daemon
 from node_manager.cli.bootstrap import INSTANCE_FILE, BootstrapError
 from node_manager.config.load import ConfigInvalid, Sources
 
@@ -116,3 +116,12 @@ def test_metadata_without_a_configuration(metadata: dict[str, object] | None) ->
     """A sentence, whatever shape they have."""
     with pytest.raises(BootstrapError, match="cannot take the configuration from metadata"):
         bootstrap.configuration_of(metadata)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the command is root's")
+def test_the_command_line(sources: Sources) -> None:
+    """The unit's own call does nothing on a host without metadata, and nothing else; a missing file is a sentence."""
+    options = ["--config", str(sources.config), "--roles-dir", str(sources.roles_dirs[0])]
+    assert daemon.main(["bootstrap", "--identity", *options]) == 0
+    assert daemon.main(["bootstrap", *options]) == 1
+    assert not sources.config.parent.exists()
