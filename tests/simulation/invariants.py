@@ -38,6 +38,10 @@ MAX_RESTARTS_PER_MINUTE = 40
 """A component that dies at birth doubles its delay: ten starts in a minute; the rest is what operators ask for."""
 UNGUARDED_NS = 9 * NS_PER_S
 """How long something may run on without its fuse: the longest time to stop that is configured here, and a second."""
+HANGS_ON_NS = 30 * NS_PER_S
+HANGS_ON_LOOKS = 4
+"""So many looks in a row, with so much time in between, at something that hangs and that nothing spares: longer than
+any start-up probe, the time to find a new agent, a look and the evidence together."""
 PROMPT_NS = 100 * NS_PER_MS
 """How long an agent may take to act once it runs again."""
 
@@ -158,6 +162,21 @@ class Invariants:
         stood_still_ns = agent.stood_still_ns
         self.cluster.world.later(UNGUARDED_NS, look)
 
+    def hangs(self, process: Process, looks: int = 0) -> None:
+        """Something hangs: an agent that goes on running ends it, unless something speaks against that."""
+
+        def look() -> None:
+            if not process.alive or process.killed:
+                return
+            if not _is_to_be_ended(process):
+                self.hangs(process)
+            elif looks + 1 < HANGS_ON_LOOKS:
+                self.hangs(process, looks + 1)
+            else:
+                raise Violation("nothing hangs on", f"{process.component} {process.pid} on {process.host.name}")
+
+        self.cluster.world.later(HANGS_ON_NS, look)
+
     def signalled(self, agent: Agent, action: Signal, process: Process) -> None:
         """The agent sends a signal to one process."""
         where = f"{action.component} on {agent.host.name}"
@@ -249,7 +268,23 @@ class Invariants:
         settled.check(self.cluster)
 
 
-def _is_lost(process: Process) -> bool:
-    """Tell whether nothing is left that could end it: its fuse is lost, and its agent cannot act (an assumption)."""
+def _is_to_be_ended(process: Process) -> bool:
+    """Tell whether an agent has had the time to see that a process hangs, and nothing spares that process."""
     agent = process.host.agent
-    return process.unguarded and (agent is None or agent.frozen)
+    if agent is None or agent.frozen or process.frozen or process.uninterruptible:
+        return False
+    undisturbed_ns = process.host.world.now - max(agent.born_ns, agent.thawed_ns)
+    member = agent.state.members.get(process.component or "")
+    if member is None or undisturbed_ns < (HANGS_ON_LOOKS - 1) * HANGS_ON_NS:
+        return False
+    liveness = member.spec.liveness
+    spared = liveness is None or liveness.on_failure is OnFailure.REPORT or agent.state.in_force.maintenance is not None
+    return not spared and member.state.generation == process.generation and member.state.aim is Aim.NONE
+
+
+def _is_lost(process: Process) -> bool:
+    """Tell whether nothing can have ended it: its fuse is lost, and its agent could not act until now (an assumption)."""
+    agent = process.host.agent
+    if not process.unguarded or agent is None or agent.frozen:
+        return process.unguarded
+    return process.host.world.now - max(agent.thawed_ns, agent.born_ns) < UNGUARDED_NS
