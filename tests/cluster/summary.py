@@ -7,6 +7,9 @@ from node_manager.reference.clock import NS_PER_MS, NS_PER_S
 from tests.cluster.faults import KINDS
 from tests.cluster.rounds import Outcome
 
+MAX_SHOWN = 20
+"""Failures: one fault may show at every sign of a scheduler."""
+
 
 def render(outcome: Outcome, *, title: str, seconds: float) -> list[str]:
     """The summary's lines."""
@@ -38,8 +41,10 @@ def render(outcome: Outcome, *, title: str, seconds: float) -> list[str]:
     lines += [
         f"  the observer looked at least every {outcome.blind_ns / NS_PER_MS:.1f} ms",
         f"  overlaps: {outcome.overlaps}",
-        *(f"  FAILED {failure}" for failure in outcome.failures),
+        *(f"  FAILED {failure}" for failure in outcome.failures[:MAX_SHOWN]),
     ]
+    if len(outcome.failures) > MAX_SHOWN:
+        lines.append(f"  FAILED and {len(outcome.failures) - MAX_SHOWN} more")
     return lines
 
 
