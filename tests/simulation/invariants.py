@@ -168,9 +168,9 @@ class Invariants:
         def look() -> None:
             if not process.alive or process.killed:
                 return
-            if not _is_to_be_ended(process):
+            if _is_spared(process):
                 self.hangs(process)
-            elif looks + 1 < HANGS_ON_LOOKS:
+            elif looks + 1 < HANGS_ON_LOOKS or _undisturbed_ns(process) < HANGS_ON_LOOKS * HANGS_ON_NS:
                 self.hangs(process, looks + 1)
             else:
                 raise Violation("nothing hangs on", f"{process.component} {process.pid} on {process.host.name}")
@@ -268,23 +268,26 @@ class Invariants:
         settled.check(self.cluster)
 
 
-def _is_to_be_ended(process: Process) -> bool:
-    """Tell whether an agent has had the time to see that a process hangs, and nothing spares that process."""
+def _is_spared(process: Process) -> bool:
+    """Tell whether something speaks against ending a process that hangs, or it is being ended."""
     agent = process.host.agent
-    if agent is None or agent.frozen or process.frozen or process.uninterruptible:
-        return False
-    undisturbed_ns = process.host.world.now - max(agent.born_ns, agent.thawed_ns)
-    member = agent.state.members.get(process.component or "")
-    if member is None or undisturbed_ns < (HANGS_ON_LOOKS - 1) * HANGS_ON_NS:
-        return False
+    member = None if agent is None else agent.state.members.get(process.component or "")
+    if agent is None or member is None or process.frozen or process.uninterruptible:
+        return True
     liveness = member.spec.liveness
-    spared = liveness is None or liveness.on_failure is OnFailure.REPORT or agent.state.in_force.maintenance is not None
-    return not spared and member.state.generation == process.generation and member.state.aim is Aim.NONE
+    reported = liveness is None or liveness.on_failure is OnFailure.REPORT
+    ending = member.state.generation != process.generation or member.state.aim is not Aim.NONE
+    return reported or ending or agent.state.in_force.maintenance is not None
+
+
+def _undisturbed_ns(process: Process) -> int:
+    """Return for how long the agent has run without having been stopped."""
+    agent = process.host.agent
+    if agent is None or agent.frozen:
+        return 0
+    return process.host.world.now - max(agent.born_ns, agent.thawed_ns)
 
 
 def _is_lost(process: Process) -> bool:
-    """Tell whether nothing can have ended it: its fuse is lost, and its agent could not act until now (an assumption)."""
-    agent = process.host.agent
-    if not process.unguarded or agent is None or agent.frozen:
-        return process.unguarded
-    return process.host.world.now - max(agent.thawed_ns, agent.born_ns) < UNGUARDED_NS
+    """Tell whether nothing can have ended it: its fuse is lost, and its agent could not act (an assumption)."""
+    return process.unguarded and _undisturbed_ns(process) < UNGUARDED_NS
