@@ -35,6 +35,11 @@ def test_defaults_are_those_of_one_host() -> None:
         {"XCE_REF_FAULT": "explode"},
         {"XCE_REF_FAULT": "crash-after=-1"},
         {"XCE_TERM": "-1"},
+        {"XCE_REF_ETCD": "https://127.0.0.1:2379"},
+        {"XCE_REF_ETCD": "127.0.0.1:2379/v3"},
+        {"XCE_REF_ETCD": ","},
+        {"XCE_REF_TRACE_MS": "0"},
+        {"XCE_REF_HOST_LOSS_GRACE_S": "0"},
     ],
 )
 def test_wrong_settings_are_named(environ: Mapping[str, str]) -> None:
@@ -48,6 +53,15 @@ def test_addresses() -> None:
     assert str(parse_address("[::1]:80")) == "[::1]:80"
     assert parse_address("localhost:1").host in {"127.0.0.1", "::1"}
     assert parse_addresses("127.0.0.1:1, 127.0.0.2:2") == (Address("127.0.0.1", 1), Address("127.0.0.2", 2))
+
+
+def test_the_members_of_etcd_are_addresses_or_urls() -> None:
+    """As people write them, with a slash at the end or without; none: the lease is in a file."""
+    written = "http://10.0.0.1:2379/, 10.0.0.2:2379,http://[::1]:2379"
+    members = (Address("10.0.0.1", 2379), Address("10.0.0.2", 2379), Address("::1", 2379))
+    assert read_settings({"XCE_REF_ETCD": written}).etcd == members
+    assert read_settings({}).etcd == ()
+    assert read_settings({"XCE_REF_ETCD_PREFIX": "/a/b/"}).etcd_prefix == "/a/b"
 
 
 def test_faults_combine() -> None:
@@ -82,3 +96,6 @@ def test_the_fence_follows_its_own_term_only() -> None:
     assert "term 4" in other.why_over(1)
     with pytest.raises(SettingsError, match="XCE_TERM"):
         Fence("f", read_settings({}))
+    unfenced = Fence("f", read_settings({**environ, "XCE_REF_FAULT": "unfenced"}))
+    unfenced.heed({"f": (False, 3, 200)})
+    assert unfenced.why_over(900) == "", "the fault for tests: only others end it"
