@@ -208,9 +208,14 @@ def _stopped(component: str) -> Callable[[Cluster, Host, int], None]:
 
 
 def _hangs(cluster: Cluster, host: Host, lasts_ns: int) -> None:
-    """Components stop doing anything, and SIGTERM is no exception."""
-    del lasts_ns
-    component = cluster.world.rng("hangs").choice(("scheduler", "worker"))
+    """Components stop doing anything, and SIGTERM is no exception; nor does it help that another agent comes."""
+    rng = cluster.world.rng("hangs")
+    component = rng.choice(("scheduler", "worker"))
+    if component == LEASED:
+        host = leader(cluster, host)
+    if rng.random() < 0.5:
+        again = partial(rng.choice((Host.kill_agent, Host.reexec_agent)), host, min(lasts_ns, NS_PER_S))
+        cluster.world.later(rng.randrange(1, 12 * NS_PER_S), again)
     for process in host.mains(component):
         if process.program is not None:
             process.run(process.program.hang)

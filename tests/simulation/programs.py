@@ -39,7 +39,7 @@ class Component:
             return
         fate -= self.cluster.faults.crash_at_start
         if fate < self.cluster.faults.hang_at_start:
-            self.process.hangs = True
+            self.hang()
             return
         if fate < self.cluster.faults.hang_at_start + self.cluster.faults.end_for_good and self.ends_for_good:
             self.process.later(self.rng.randrange(200 * NS_PER_MS), lambda: self.end(78))
@@ -87,7 +87,9 @@ class Component:
 
     def hang(self) -> None:
         """Do nothing any more, and say nothing."""
-        self.process.hangs, self.ready = True, False
+        if not self.process.hangs:
+            self.process.hangs, self.ready = True, False
+            self.cluster.invariants.hangs(self.process)
 
     def finish(self) -> None:
         """End with a status that the role file calls final, where there is one."""

@@ -31,6 +31,7 @@ REASONS = {
     "older generations": "an event of an older generation changes nothing",
     # --- nothing is stuck, everything is bounded ------------------------------------------------------------------
     "stops end": "a stop comes to SIGKILL within its bound",
+    "nothing hangs on": "what hangs is ended and started again, also where it hangs since before this agent",
     "silence ends": "what has been silent for three intervals is taken for hung at once, not some time later",
     "backoff forgets": "what had run well comes back at once; only what fails again and again waits",
     "bounded": "queues, histories, pending writes and restarts per minute have a bound",
