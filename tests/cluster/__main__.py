@@ -25,6 +25,7 @@ from tests.cluster.summary import render
 
 ROUNDS = 16
 LEASE_S = 4.0
+REACTION_S = 5.0
 MIN_LEASE_S = 3.0
 """etcd counts whole seconds; of 2 s the stop budget and the time between renewals would leave nothing."""
 LIBXCE = Path(__file__).parents[2] / "libxce"
@@ -55,6 +56,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each kind of fault ({ROUNDS})")
     parser.add_argument("--lease", type=float, default=LEASE_S, help=f"seconds ({LEASE_S:g}), from {MIN_LEASE_S:g} on")
     parser.add_argument(
+        "--reaction",
+        type=float,
+        default=REACTION_S,
+        help=f"seconds beyond lease and stop budget until there is one again ({REACTION_S:g}); more on a busy host",
+    )
+    parser.add_argument(
         "--components",
         choices=("python", "mixed", "c"),
         default="python",
@@ -83,6 +90,7 @@ def _inside(options: argparse.Namespace) -> int:
         base,
         group=None if group is None else Path(group),
         lease_s=options.lease,
+        reaction_s=options.reaction,
         components=options.components,
         programs=programs,
         say=say,

@@ -12,8 +12,6 @@ from tests.cluster.judge import Log, Sign, interleaved, longest_gap_ns
 from tests.cluster.observer import Life, Observer
 from tests.integration.host import wait_until
 
-REACTION_S = 5.0
-"""What is left for taking over, after the lease and the stop budget."""
 SETTLE_S = 60.0
 """A bound for a busy machine to be in order again, after what was broken is mended."""
 LOOK_S = 0.005
@@ -51,7 +49,10 @@ class Outcome:
 
 
 class Trial:
-    """One cluster, and the rounds on it; `say` gets a line about each."""
+    """One cluster, and the rounds on it; `say` gets a line about each.
+
+    `reaction_s`: what may pass until there is a scheduler again, beyond the lease and the stop budget.
+    """
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Trial:
         *,
         group: Path | None,
         lease_s: float,
+        reaction_s: float,
         components: str,
         programs: Path | None,
         say: Callable[[str], None],
@@ -68,7 +70,7 @@ class Trial:
         self.observer = Observer(base)
         self.log = Log(self.cluster.log)
         self.outcome = Outcome()
-        self.bound_ns = round((lease_s + STOP_BUDGET_S + REACTION_S) * NS_PER_S)
+        self.bound_ns = round((lease_s + STOP_BUDGET_S + reaction_s) * NS_PER_S)
 
     def run(self, faults: Sequence[Fault]) -> Outcome:
         """Play these faults one after the other."""
