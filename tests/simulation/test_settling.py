@@ -51,3 +51,26 @@ def test_some_runs_last_to_the_bound() -> None:
     cluster = Cluster(LONG_RUN_EVERY, managers=0, workers=1)
     cluster.run([], FAULTS_NS)
     assert cluster.world.now > FAULTS_NS + 5 * STEADY_NS
+
+
+def test_a_controller_that_hangs_at_its_start_is_shown_as_not_ready() -> None:
+    """It is reported and never ended, so its cluster may stay without a scheduler: but no status says it is well."""
+    cluster = Cluster(SEED, managers=1, workers=0)
+    cluster.faults.crash_at_start, cluster.faults.hang_at_start = 0.0, 1.0
+    cluster.run([], FAULTS_NS)
+    (host,) = cluster.hosts
+    (controller,) = host.mains("controller")
+    assert controller.hangs
+    assert host.agent is not None
+    assert host.agent.state.members["controller"].state.ready is False
+
+
+def test_what_hangs_is_not_settled() -> None:
+    """A worker that does nothing any more is not in order, though it has a process and its host shows it as running."""
+    cluster = Cluster(SEED, managers=0, workers=1)
+    cluster.run([], FAULTS_NS)
+    (worker,) = cluster.hosts[0].mains("worker")
+    assert worker.program is not None
+    worker.program.hang()
+    with pytest.raises(Violation, match=r"settled: worker on w0 .* it hangs"):
+        cluster.invariants.settled()
