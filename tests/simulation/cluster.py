@@ -119,6 +119,8 @@ class Cluster:
         self.cut_ways: set[tuple[str, str]] = set()
         """Ways on which nothing gets through: from, to."""
         self.register_of: dict[tuple[str, int], tuple[HostState, int]] = {}
+        self.decided: dict[tuple[str, int], HostState] = {}
+        """Identity and epoch -> what the controllers decided under it."""
         self.invariants = Invariants(self)
         self.world.after_event = self.invariants.check
         rates = self.world.rng("rates")
@@ -215,6 +217,7 @@ class Cluster:
         """Let an administrator decide about a host at the controller: a new epoch."""
         _, epoch = self.register(host.name, host.instance)
         self.register_of[(host.name, host.instance)] = (HostState(state), epoch + 1)
+        self.decided[(host.identity, epoch + 1)] = HostState(state)
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

@@ -114,16 +114,16 @@ def _controller_undecided(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 
     def drain() -> None:
         cluster.decide(host, "draining")
+        # Long enough for the worker to hear of it; then it has nothing left to do, and at that instant hears otherwise.
+        empty_ns = rng.randrange(10 * NS_PER_S, 20 * NS_PER_S)
         for job in host.jobs():
-            job.later(rng.randrange(1, 5 * NS_PER_S), partial(job.die, ExitStatus(code=0)))
+            job.later(empty_ns, partial(job.die, ExitStatus(code=0)))
+        cluster.world.later(empty_ns + rng.randrange(5 * NS_PER_S), partial(cluster.decide, host, "active"))
 
     at = 0
     while at <= lasts_ns:
         cluster.world.later(at, drain)
-        # Long enough for the worker to hear of it, and to have nothing left to do.
-        at += rng.randrange(NS_PER_S, 30 * NS_PER_S)
-        cluster.world.later(at, partial(cluster.decide, host, "active"))
-        at += rng.randrange(1, 12 * NS_PER_S)
+        at += 25 * NS_PER_S + rng.randrange(12 * NS_PER_S)
 
 
 def _both_drain(cluster: Cluster, host: Host, lasts_ns: int) -> None:

@@ -274,6 +274,9 @@ class Host:
                 HeartbeatClosed(component=beat.component, generation=beat.generation),
             )
             event = self.rng.choice(garbled)
+            if isinstance(event, Beat) and event.epoch is not None and event.epoch != beat.epoch:
+                # Nobody can tell that this was not said under that epoch.
+                self.cluster.decided.pop((self.identity, event.epoch), None)
         agent = self.agent
         if agent is not None:
             self.world.later(self.rng.randrange(1, ROUND_TRIP_NS), lambda: agent.hear(process, event))

@@ -11,6 +11,7 @@ REASONS = {
     "latch holds": "a durably acknowledged decommission is never followed by a start of the worker",
     "exit 79 latches": "a worker that was refused under an epoch does not come back after a reboot",
     "latches apart": "only an operator releases an operator's latch, and only a higher epoch the controller's",
+    "controller's word": "what is latched under an epoch is what the controllers decided under it, or its completion",
     "inherits nothing": "a name that returns with another instance id is another host",
     "drained means empty": "a host is concluded to be drained when no job is left on it",
     "last word": "an operator's last acknowledged word holds",

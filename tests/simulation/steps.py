@@ -215,6 +215,13 @@ def _check_latches(observer: Invariants, step: Step) -> None:
     latch = new.controller_latch
     if latch is not None and (latch.epoch or 0) <= observer.released.get(step.identity, -1):
         raise Violation("last word", f"{step.where}: epoch {latch.epoch} was released and latches again")
+    if latch is not None and latch != old.controller_latch:
+        decided = step.agent.host.cluster.decided.get((step.identity, latch.epoch or 0))
+        completed = decided is HostState.DRAINING and latch.state == HostState.DRAINED.value
+        if decided is not None and latch.state != decided.value and not completed:
+            raise Violation(
+                "controller's word", f"{step.where}: {latch.state} under epoch {latch.epoch}, not {decided.value}"
+            )
     if isinstance(step.event, Booted) or old == new:
         return
     if _severity(new.operator_latch) < _severity(old.operator_latch) and not _released(step):
