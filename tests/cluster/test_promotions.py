@@ -49,7 +49,7 @@ def test_the_loss_of_the_agent_disturbs_nobody(script: Script) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", [2, 3])
 def test_thousands_of_words(make_host: Callable[..., Host], place: Path, seed: int) -> None:
     """A thousand words for each seed, with stopped and killed agents and deaf authorities between them."""
     script = Script(make_host, place, seed)
