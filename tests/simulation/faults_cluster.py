@@ -90,6 +90,7 @@ def _record_lost(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 
     host.kill_agent(min(lasts_ns, 2 * NS_PER_S))
     host.record = EMPTY
+    _forget_removed(host)
 
 
 def _record_torn(cluster: Cluster, host: Host, lasts_ns: int) -> None:
@@ -102,6 +103,13 @@ def _record_torn(cluster: Cluster, host: Host, lasts_ns: int) -> None:
         host.record = record.decode(data[: cluster.world.rng("torn").randrange(len(data))])
     except ValueError:
         host.record = EMPTY
+        _forget_removed(host)
+
+
+def _forget_removed(host: Host) -> None:
+    """Note that nobody knows any more of jobs which something had that was not in the configuration: a known limit."""
+    removed = len(host.wanted_spec.components) < len(host.whole_spec.components)
+    host.forgot_removed = host.forgot_removed or removed
 
 
 # --- the configuration and the wall clock -----------------------------------------------------------------------

@@ -119,6 +119,8 @@ class Host:
         self._pid = 100
         self._made = 0
         self.rng = self.world.rng(f"{name}/host")
+        self.forgot_removed = False
+        """The runtime record was lost while something with jobs was out of the configuration."""
         self.fuses: dict[str, tuple[int, int]] = {}
         """Component -> (generation, deadline in this host's clock); a blown one stays until it is armed anew."""
 

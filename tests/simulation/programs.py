@@ -44,7 +44,11 @@ class Component:
         if fate < self.cluster.faults.hang_at_start + self.cluster.faults.end_for_good and self.ends_for_good:
             self.process.later(self.rng.randrange(200 * NS_PER_MS), lambda: self.end(78))
             return
-        self.process.later(self.rng.randrange(1, 800 * NS_PER_MS), self.begin)
+        self.process.later(self.rng.randrange(1, 800 * NS_PER_MS), self._started)
+
+    def _started(self) -> None:
+        if not self.process.hangs:
+            self.begin()
 
     def begin(self) -> None:
         self.ready = True
