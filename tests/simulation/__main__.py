@@ -44,7 +44,7 @@ def main() -> int:
             print(f"seed {result.seed}: {result.failure}")
             if args.first:
                 return 1
-            _report(result, options, shrunk=summary.failed <= MAX_SHRUNK)
+            report(result, options, shrunk=summary.failed <= MAX_SHRUNK)
         if time.monotonic() - told >= PROGRESS_S:
             told = time.monotonic()
             left_s = (told - began) * (len(seeds) - summary.seeds) / summary.seeds
@@ -71,11 +71,14 @@ def _replay(result: Result) -> int:
     return 1 if result.failure else 0
 
 
-def _report(result: Result, options: dict[str, Any], *, shrunk: bool) -> None:
+def report(result: Result, options: dict[str, Any], *, shrunk: bool) -> None:
+    """Print the schedule of a seed that failed, shrunk where that is asked for, and its last events."""
     if shrunk:
-        plan = shrink(result, **options)
-        print(f"  shrunk from {len(result.plan)} to {len(plan)} faults:")
-        for fault in plan:
+        faults = len(result.plan)
+        # What is shown is the run of the schedule that is shown, and not of the one that was longer.
+        result = run_seed(result.seed, plan=shrink(result, **options), **options)
+        print(f"  shrunk from {faults} to {len(result.plan)} faults: {result.failure}")
+        for fault in result.plan:
             print(f"    {fault}")
     print("  last events:")
     for at_ns, text in result.log[-25:]:

@@ -3,7 +3,9 @@
 from itertools import chain
 from typing import Any
 
-from tests.simulation.__main__ import results
+import pytest
+
+from tests.simulation.__main__ import report, results
 from tests.simulation.faults import Fault
 from tests.simulation.runner import run_seed
 from tests.simulation.summary import Summary, fault_pairs, possible_state_events
@@ -28,6 +30,16 @@ def test_a_crash_is_a_failure_of_its_seed() -> None:
     result = run_seed(1, plan=[fault(20, "no such fault", 0, 1)], **SMALL)
     assert result.failure == "KeyError: 'no such fault'"
     assert "Traceback" in result.log[-1][1]
+
+
+def test_what_is_shown_of_a_failure_is_the_run_of_the_shrunk_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last events are those that the printed faults lead to: a reader finds in them what has to do with it."""
+    plan = [fault(19, "worker killed", 0, 1), fault(20, "no such fault", 0, 1)]
+    report(run_seed(1, plan=plan, **SMALL), SMALL, shrunk=True)
+    shown = capsys.readouterr().out
+    assert "shrunk from 2 to 1 faults: KeyError: 'no such fault'" in shown
+    assert "--- no such fault" in shown
+    assert "worker killed" not in shown
 
 
 def test_a_seed_that_passes_keeps_no_log() -> None:
