@@ -3,7 +3,7 @@
 # namespace: with the last process everything is gone but the directories of the overlay.
 # usage: boot.sh NAME CGROUP LOWER UPPER WORK MOUNT [SHARED]
 #   CGROUP  a cgroup v2 directory, to be made      LOWER  the overlay's lower directories, separated by colons
-#   SHARED  a directory that several machines see at /shared
+#   SHARED  a directory that several machines see at /srv/shared
 set -eu
 mkdir "$2"
 echo $BASHPID >"$2/cgroup.procs"
@@ -36,8 +36,8 @@ exec setpriv --pdeathsig KILL unshare --mount --cgroup --pid --uts --ipc --net -
         mkdir -p run/host
         echo xce >run/host/container-manager
         if [ -n "$shared" ]; then
-            mkdir -p shared
-            mount --bind "$shared" shared
+            mkdir -p srv/shared
+            mount --bind "$shared" srv/shared
         fi
         pivot_root . mnt
         umount -l /mnt

@@ -14,6 +14,8 @@ from tests.system.machine import Machine
 
 CACHE = "XCE_TEST_CACHE"
 """Where the root file system is kept between runs; by default below the user's cache directory."""
+TIMEOUT_S = 900
+"""For one test on a busy machine; the first one makes the root file system too, which fetches packages."""
 _HERE = Path(__file__).parent
 _NEEDED = ("mmdebstrap", "unshare", "nsenter", "setpriv", "dpkg-deb")
 
@@ -28,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_HERE):
             item.add_marker("system")
             item.add_marker("slow")
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.hookimpl(wrapper=True)

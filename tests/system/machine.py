@@ -46,7 +46,8 @@ class Machine:
         self._shared = shared
         self._cgroup = _cgroup_mount() / f"xce-test-{os.getpid()}-{name}"
         self._process: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self.pid = 0
+        """Its PID 1, seen from here; 0 while it is off."""
         for directory in (self.upper, base / "work", base / "root"):
             directory.mkdir(parents=True)
         (self.upper / "etc").mkdir()
@@ -82,7 +83,7 @@ class Machine:
                 stderr=console,
                 start_new_session=True,
             )
-        self._pid = wait_until(self._first, f"{self.name} has a PID 1")
+        self.pid = wait_until(self._first, f"{self.name} has a PID 1")
         if wait:
             self.wait_booted()
 
@@ -119,6 +120,7 @@ class Machine:
         assert self._process is not None, "it was started"
         self._process.wait(BOUND_S)
         self._process = None
+        self.pid = 0
         self._forget_cgroup()
 
     def _first(self) -> int:
@@ -151,7 +153,7 @@ class Machine:
         self, *command: str, ok: int | None = 0, bound_s: float = BOUND_S, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root. `ok` is the exit status that it must have, None any."""
-        enter = ("nsenter", f"--target={self._pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--")
+        enter = ("nsenter", f"--target={self.pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--")
         done = subprocess.run(
             [*enter, *_ENVIRONMENT, *command],
             check=False, capture_output=True, text=True, timeout=bound_s, input=stdin,
@@ -170,7 +172,7 @@ class Machine:
 
     def path(self, inside: str) -> Path:
         """Where a file of the running machine is for this process."""
-        return Path(f"/proc/{self._pid}/root") / inside.lstrip("/")
+        return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")
 
     def journal(self, *arguments: str) -> str:
         """The journal, newest boot and older ones mixed where they are not told apart."""
