@@ -59,16 +59,24 @@ def _held(cluster: Cluster, host: Host, lasts_ns: int) -> None:
 
 
 def _maintained(cluster: Cluster, host: Host, lasts_ns: int) -> None:
-    """Maintenance, in which something dies and is started by hand."""
+    """Maintenance, in which something dies and is started by hand, or hangs for long and is left alone."""
     cluster.operator(host, Verb.MAINTENANCE, None)
-    component = cluster.world.rng("operators").choice([spec.name for spec in host.whole_spec.components])
+    rng = cluster.world.rng("operators")
+    component = rng.choice([spec.name for spec in host.whole_spec.components])
+    hangs = rng.random() < 0.5 and component != "controller"
+    if hangs:
+        lasts_ns = max(lasts_ns, 45 * NS_PER_S)
 
-    def die() -> None:
+    def fail() -> None:
         for process in host.mains(component):
-            process.signal(9)
+            if hangs and process.program is not None:
+                process.run(process.program.hang)
+            else:
+                process.signal(9)
 
-    cluster.world.later(lasts_ns // 3, die)
-    cluster.world.later(lasts_ns // 2, partial(cluster.operator, host, Verb.START, component))
+    cluster.world.later(NS_PER_S if hangs else lasts_ns // 3, fail)
+    if not hangs:
+        cluster.world.later(lasts_ns // 2, partial(cluster.operator, host, Verb.START, component))
     cluster.world.later(lasts_ns, partial(cluster.operator, host, Verb.MAINTENANCE, None, enable=False))
 
 
