@@ -6,6 +6,11 @@ pass comes when all of them are dead, or after a while. The tree counts as empty
 a process may fork and exit behind a single one. There is no end but empty: what survives SIGKILL (uninterruptible
 sleep) is looked at once a second, and the core reports it.
 
+What forks faster than it is killed would outrun that: each death makes room for the next child. So a pass that meets
+members which were not there at the one before stops them all first (SIGSTOP), look by look, until none runs that
+could fork, and only then kills. The first pass never does: a tree that does not grow is killed at once, and a main
+process, which a later agent could adopt, is never left stopped.
+
 Where the component has a cgroup, that is killed first, at once and with whatever it is just making; and the kernel
 tells when it is empty. The rest is for what is in none, and for a kernel that cannot kill a group.
 """
@@ -25,10 +30,20 @@ _LAST_LOOK_S = 1.0
 _MAX_WATCHED = 256
 """Deaths waited for at once, by descriptor; a larger tree is looked at by time."""
 _LOOKS_NEEDED = 2
+_MAX_STOPS = 16
+"""Looks at which what is new is stopped; a tree within any limit of processes is at rest after two or three."""
+
+_Key = tuple[int, int]
+"""Pid and start time."""
 
 
 def kill_exactly(procfs: ProcFs, member: Stat) -> int | None:
-    """SIGKILL the very process that was seen, and return its pidfd.
+    """SIGKILL the very process that was seen, and return its pidfd; see `_send_exactly`."""
+    return _send_exactly(procfs, member, signal.SIGKILL)
+
+
+def _send_exactly(procfs: ProcFs, member: Stat, number: signal.Signals) -> int | None:
+    """Signal the very process that was seen, and return its pidfd.
 
     None: it is gone, its pid is another process's by now, or it is beyond our rights (then it goes on being a member,
     and the core reports it). Raises OSError when no descriptor can be had.
@@ -40,7 +55,7 @@ def kill_exactly(procfs: ProcFs, member: Stat) -> int | None:
     try:
         now = procfs.stat(member.pid)
         if now is not None and now.start_ticks == member.start_ticks:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, number)
             return fd
     except (ProcessLookupError, PermissionError):
         pass
@@ -49,6 +64,10 @@ def kill_exactly(procfs: ProcFs, member: Stat) -> int | None:
         raise
     os.close(fd)
     return None
+
+
+def _key(member: Stat) -> _Key:
+    return member.pid, member.start_ticks
 
 
 class TreeKill:
@@ -69,7 +88,9 @@ class TreeKill:
         self._trees = trees
         self._owner = owner
         self._done = done
-        self._watched: dict[tuple[int, int], int] = {}
+        self._watched: dict[_Key, int] = {}
+        self._before: tuple[int, set[_Key]] | None = None
+        """What the last pass was about and met: the newest generation, and the members."""
         self._looks = 0
         self._delay_s = _FIRST_LOOK_S
         self._timer: asyncio.Handle | None = None
@@ -105,13 +126,12 @@ class TreeKill:
         Only then, because a parent's death takes away what shows whose child a process is.
         """
         newest = self.newest
-        members: list[Stat] = []
         try:
             self._trees.kill_groups(self._owner, newest)
-            for found in self._trees.look(self._owner, newest):
-                if found is not None:
-                    members.append(found)
-                yield
+            members = yield from self._members(newest)
+            if self._grows(members, newest):
+                members = yield from self._stop(members, newest)
+            self._before = newest, set(map(_key, members))
             for member in members:
                 self._kill(member)
                 yield
@@ -120,6 +140,38 @@ class TreeKill:
             return False
         gone = not members and not populated
         return gone and newest == self.newest and not self._trees.planted(self._owner, newest)
+
+    def _members(self, newest: int) -> Generator[None, None, list[Stat]]:
+        """Look for all that live. Raises OSError."""
+        members: list[Stat] = []
+        for found in self._trees.look(self._owner, newest):
+            if found is not None:
+                members.append(found)
+            yield
+        return members
+
+    def _grows(self, members: list[Stat], newest: int) -> bool:
+        """Whether the last pass was about the same generations, and did not meet all of these."""
+        if self._before is None:
+            return False
+        before, known = self._before
+        return before == newest and not known.issuperset(map(_key, members))
+
+    def _stop(self, members: list[Stat], newest: int) -> Generator[None, None, list[Stat]]:
+        """Stop the members of a tree that grows, until a look meets none that is new; returns those. Raises OSError."""
+        stopped: set[_Key] = set()
+        for _ in range(_MAX_STOPS):
+            running = [member for member in members if _key(member) not in stopped]
+            if not running:
+                break
+            for member in running:
+                fd = _send_exactly(self._trees.procfs, member, signal.SIGSTOP)
+                if fd is not None:
+                    os.close(fd)
+                yield
+            stopped = set(map(_key, members))
+            members = yield from self._members(newest)
+        return members
 
     def _looked(self, empty: bool) -> None:
         self._work = None
@@ -136,7 +188,7 @@ class TreeKill:
         self._done()
 
     def _kill(self, member: Stat) -> None:
-        key = (member.pid, member.start_ticks)
+        key = _key(member)
         if key in self._watched:
             return
         fd = kill_exactly(self._trees.procfs, member)
@@ -148,7 +200,7 @@ class TreeKill:
         self._watched[key] = fd
         self._loop.add_reader(fd, partial(self._died, key))
 
-    def _died(self, key: tuple[int, int]) -> None:
+    def _died(self, key: _Key) -> None:
         fd = self._watched.pop(key)
         self._loop.remove_reader(fd)
         os.close(fd)

@@ -1,18 +1,20 @@
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from node_manager.core.events import ExitStatus, TreeEmpty
-from node_manager.runtime.kill import kill_exactly
+from node_manager.runtime.kill import TreeKill, kill_exactly
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.tree import Owner, Root, Trees
-from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
+from tests.unit.runtime.rig import BOUND_S, Rig, alive, kill, python, shell, stranger
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
 
@@ -359,3 +361,50 @@ def test_killing_a_large_tree_leaves_the_loop_time_for_the_rest(short_dir: Path,
         assert most < 100
     finally:
         rig.close()
+
+
+class Growing(Trees):
+    """Trees whose looks meet what a test says, one look after the other; then nothing. `met` gets each of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, looks: list[list[int]], met: Callable[[int], None]) -> None:
+        super().__init__(loop, nonce="ours", subreaper=True)
+        self._looks = looks
+        self._met = met
+        self.number = 0
+
+    def look(self, owner: Owner, newest: int) -> Iterator[Stat | None]:
+        del owner, newest
+        pids = self._looks[self.number] if self.number < len(self._looks) else []
+        self._met(self.number)
+        self.number += 1
+        return (self.procfs.stat(pid) for pid in pids)
+
+
+def test_what_a_tree_grows_while_it_is_killed_is_stopped_before_any_of_it_is_killed(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """A bomb of processes outruns its killer as long as deaths make room: so none dies before none can fork."""
+    first, child, grandchild = pids = [stranger("/bin/sleep", "1000") for _ in range(3)]
+    states: dict[int, str] = {}
+
+    def met(number: int) -> None:
+        if number == 3:
+            until_s = time.monotonic() + BOUND_S
+            while states != {child: "T", grandchild: "T"} and time.monotonic() < until_s:
+                found = {pid: ProcFs().stat(pid) for pid in (child, grandchild)}
+                states.update({pid: stat.state for pid, stat in found.items() if stat is not None})
+
+    # At once; then two that were not there: stopped, looked at again, killed when there is nobody new.
+    trees = Growing(loop, [[first], [child], [child, grandchild], [child, grandchild]], met)
+    done = loop.create_future()
+    TreeKill(loop, trees, EXTRA, newest=1, done=lambda: done.set_result(None))
+    try:
+        loop.run_until_complete(asyncio.wait_for(done, BOUND_S))
+        assert states == {child: "T", grandchild: "T"}
+        ends = [os.WTERMSIG(os.waitpid(pid, 0)[1]) for pid in pids]
+        assert [signal.SIGKILL] * 3 == ends
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
