@@ -110,8 +110,7 @@ def _adopt(turn: Turn, found: Found) -> None:
         scope = KillScope.TREE if found.stop_tree else KillScope.PROCESS
         stop = StopSpec(signal=found.stop_signal, timeout_ns=found.stop_timeout_ns, kill_scope=scope)
         stub = ComponentSpec(name=found.component, role="(removed)", command=("(unknown)",), stop=stop)
-        state = ComponentState(since_ns=turn.now, want_since_ns=turn.now)
-        turn.members[found.component] = Member(spec=stub, state=state, removed=True)
+        turn.members[found.component] = Member(spec=stub, state=_newcomer(turn, found.component), removed=True)
     else:
         # The process runs: whatever an exit had meant before is history.
         turn.members[found.component] = replace(member, state=replace(member.state, hold=None))

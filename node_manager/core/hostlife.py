@@ -71,8 +71,14 @@ def participants(members: Mapping[str, Member]) -> list[str]:
 
 
 def removed_with_jobs(node: NodeState) -> list[str]:
-    """Return the names of what left the configuration with jobs in its last report: nobody has said that they ended."""
-    return [name for name, past in node.past.items() if past.last_jobs and name not in node.members]
+    """Return the names of what left the configuration and may have jobs: nobody has said that they ended.
+
+    Its last report may be old, so whatever was left of it counts too. What a successor found running and no longer in
+    the configuration takes part in nothing, and counts until it has ended.
+    """
+    gone = [name for name, past in node.past.items() if (past.last_jobs or past.left) and name not in node.members]
+    going = [name for name, member in node.members.items() if member.removed and drain_of(member.spec) is None]
+    return [*gone, *going]
 
 
 def end_drain_if_complete(turn: Turn) -> None:

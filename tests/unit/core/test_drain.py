@@ -7,12 +7,23 @@ import pytest
 from node_manager.core import latches, node, status
 from node_manager.core.actions import KillTree, RunHelper, SendLevels, Signal
 from node_manager.core.durable import DurableFacts, Latch
-from node_manager.core.events import Booted, HelperDone, HostState, Verb, WallClock
-from node_manager.core.nodestate import DRAIN_RESERVE_NS, drain_reserve_ns
+from node_manager.core.events import (
+    Booted,
+    ConfigLoaded,
+    Exited,
+    ExitStatus,
+    Found,
+    HelperDone,
+    HostState,
+    Past,
+    Verb,
+    WallClock,
+)
+from node_manager.core.nodestate import DRAIN_RESERVE_NS, NodeState, drain_reserve_ns
 from node_manager.core.spec import CommandSpec, DrainSpec
 from node_manager.core.states import State
 from node_manager.core.writeback import MAX_PENDING
-from tests.unit.core.build import S, node_spec, spec, told
+from tests.unit.core.build import T0, S, node_spec, spec, told
 from tests.unit.core.hosts import KILLING_WORKER, WEB, WORKER, running
 from tests.unit.core.world import World
 
@@ -79,6 +90,32 @@ def test_a_worker_that_leaves_the_configuration_with_its_jobs(*, removed_first: 
     world.spawned("worker")
     world.beat("worker", host_state=HostState.DRAINED, jobs=0)
     assert HostState.DRAINED is host(world)
+
+
+@pytest.mark.parametrize(("reported", "left"), [(2, 0), (2, 2), (0, 2)])
+def test_a_worker_that_left_the_configuration_while_no_agent_ran(reported: int, left: int) -> None:
+    """A successor that finds a worker which is configured no more does not call the host drained with its jobs."""
+    found = Found(component="worker", pid=7, generation=2, started_ns=T0 - 60 * S)
+    past = Past(component="worker", generation=2, last_jobs=reported)
+    state, _ = node.step(NodeState(), Booted(boot_id="b", facts=DurableFacts(operator_latch=DRAINING)), T0)
+    state, _ = node.step(state, ConfigLoaded(spec=node_spec(WEB), found=(found,), past=(past,)), T0)
+    assert state.host_state is HostState.DRAINING
+    exited = Exited(component="worker", generation=2, status=ExitStatus(code=0), left=left, jitter=0)
+    state, _ = node.step(state, exited, T0 + S)
+    assert "worker" not in state.members
+    assert state.host_state is HostState.DRAINING
+
+
+def test_what_left_the_configuration_with_nothing_keeps_no_drain_open() -> None:
+    """Once it has ended, and without jobs in its last report, a removed component is not waited for."""
+    found = Found(component="worker", pid=7, generation=2, started_ns=T0 - 60 * S)
+    past = Past(component="worker", generation=2, last_jobs=0)
+    state, _ = node.step(NodeState(), Booted(boot_id="b", facts=DurableFacts(operator_latch=DRAINING)), T0)
+    state, _ = node.step(state, ConfigLoaded(spec=node_spec(WEB), found=(found,), past=(past,)), T0)
+    assert state.host_state is HostState.DRAINING
+    exited = Exited(component="worker", generation=2, status=ExitStatus(code=0), left=0, jitter=0)
+    state, _ = node.step(state, exited, T0 + S)
+    assert state.host_state is HostState.DRAINED
 
 
 @pytest.mark.parametrize("how", ["says so", "exits 0", "exits with the mapped status"])
