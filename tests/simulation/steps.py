@@ -69,7 +69,7 @@ class Seen:
     """Component and generation -> the epoch that it stated last."""
     final: set[str] = field(default_factory=set)
     """Components that ended for good; an operator has not asked for a start since."""
-    stops: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stops: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Component -> since when it is being stopped, and how long the agent had stood still then."""
 
 
@@ -264,9 +264,8 @@ def _check_time(step: Step) -> None:
         if old.state.state is State.STOPPING and deadline_ns is not None and now - deadline_ns > LATE_KILL_NS:
             late_s = (now - deadline_ns) / NS_PER_S
             raise Violation("patience", f"{name} on {step.where}: killed {late_s} s late, with no time after a stall")
-    for name, (since_ns, stood_still_ns) in agent.seen.stops.items():
-        member = after.members[name]
-        bound_ns = member.spec.stop.timeout_ns + agent.stood_still_ns - stood_still_ns + STOP_SLACK_NS
+    for name, (since_ns, stood_still_ns, timeout_ns) in agent.seen.stops.items():
+        bound_ns = timeout_ns + agent.stood_still_ns - stood_still_ns + STOP_SLACK_NS
         if now - since_ns > bound_ns:
             raise Violation("stops end", f"{name} on {step.where}: SIGTERM was {(now - since_ns) / NS_PER_S} s ago")
 
@@ -350,7 +349,8 @@ def _check_members(step: Step) -> None:
         if member.state.state is not State.STOPPING:
             stops.pop(name, None)
         elif name not in stops or stops[name][0] != member.state.since_ns:
-            stops[name] = member.state.since_ns, step.agent.stood_still_ns
+            # A stop under way keeps the time-out with which it began, whatever the configuration says now.
+            stops[name] = member.state.since_ns, step.agent.stood_still_ns, member.spec.stop.timeout_ns
         if not member.spec.restart_on_change or member.state.run is None or member.state.aim is not Aim.NONE:
             continue
         process = step.agent.effects.handles.get((name, member.state.generation))
