@@ -18,6 +18,8 @@ __all__ = ["make_host", "place"]
 
 _HERE = Path(__file__).parent
 _TESTS = "tests"
+_LIMIT_S = 600
+"""Of one test: it waits within bounds of its own, and its many agents start slowly on a busy machine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_HERE):
             item.add_marker("faults")
             item.add_marker("slow")
+            item.add_marker(pytest.mark.timeout(_LIMIT_S))
 
 
 @pytest.fixture

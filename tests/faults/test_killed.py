@@ -1,17 +1,20 @@
 """Kill -9, of the agent and of components, at random instants and often."""
 
+import os
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from node_manager.api.client import Client, NotReachable
+from node_manager.runtime import files
 from tests.faults.ledger import Ledger
 from tests.faults.observer import start_time
 from tests.faults.rig import BYSTANDER, QUICK, Field, kill, python, witness
-from tests.integration.host import Host, wait_until
+from tests.integration.host import BOUND_S, Host, wait_until
 
 AGENT_KILLS = {"session": 200, "cgroup": 40}
 SETTLE_EVERY = 20
@@ -19,6 +22,7 @@ LIFE_S = 1.0
 """An agent lives for at most this long: about half of them are still starting and adopting when they are killed."""
 COMPONENT_KILLS = 1000
 REPLACEMENTS = 8
+INTERRUPTIONS = 8
 _WORKER = """
 import os, sys
 # What a worker does: users' jobs in sessions of their own, with its whole environment, that outlive it.
@@ -39,7 +43,6 @@ def worker(base: Path, then: str) -> dict[str, Any]:
     return {"command": command, "restart": QUICK, "stop": {"kill_scope": "process"}}
 
 
-@pytest.mark.timeout(600)
 def test_two_hundred_kills_of_the_agent(
     make_host: Callable[..., Host], place: Path, ledger: Ledger, dice: random.Random, fenced: Callable[[Host], str]
 ) -> None:
@@ -111,6 +114,53 @@ def test_an_agent_that_is_replaced_in_place_under_load_loses_nothing(
     field.settled()
     field.kept(*steady)
     field.end()
+
+
+def test_a_kill_at_any_instant_of_a_replacement_leads_to_adoption(
+    make_host: Callable[..., Host], place: Path, ledger: Ledger, dice: random.Random, fenced: Callable[[Host], str]
+) -> None:
+    """Kill -9 from the question to the new program's first turns: it leaves no lock, and the next agent adopts all."""
+    base = place / "h1"
+    names = [f"steady{number}" for number in range(3)]
+    field = Field(make_host, ledger, {name: {"command": witness(base, name)} for name in names}, fenced)
+    field.launch()
+    field.settled()
+    field.answers()
+    for number in range(INTERRUPTIONS):
+        before = _executed(field.host)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(_ask_for_replacement, field.host)
+            if number % 4:  # between exec and its first turns, mostly
+                wait_until(lambda before=before: _executed(field.host) > before, "it executes")  # type: ignore[misc]
+            time.sleep(dice.uniform(0, LIFE_S))  # the random instant that is the fault
+            field.host.kill_agent()
+            ledger.inject()
+            asked.result(BOUND_S)
+        lock = field.host.run_dir / "lock"
+        wait_until(lambda lock=lock: _is_free(lock), "nobody has kept the lock of the dead agent")  # type: ignore[misc]
+        field.launch()
+        field.answers()
+        field.settled()
+        field.kept(*names)
+    field.end()
+
+
+def _executed(host: Host) -> int:
+    """How many agents have gone on to execute their successor."""
+    return host.agent_log.read_text(errors="replace").count("agent.replacing")
+
+
+def _ask_for_replacement(host: Host) -> None:
+    with suppress(NotReachable):
+        Client(str(host.socket)).post("/v1/reexec", {"by": "operator"}, BOUND_S)
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        os.close(files.lock(lock))
+    except files.LockHeldError:
+        return False
+    return True
 
 
 def test_a_thousand_kills_of_components(
