@@ -189,7 +189,8 @@ class Invariants:
             self._failed(agent, action, process)
         if reason.startswith("the node is stopping") and not agent.state.stop_bound_passed:
             after = agent.state.index.dependants.get(action.component, ())
-            if any(agent.host.mains(name) for name in after):
+            held = latches.hold_of(agent.state.in_force, action.component) is not None
+            if not held and any(agent.host.mains(name) for name in after):
                 raise Violation("reverse order", f"{where} before {', '.join(after)}")
         if "silent for" not in reason:
             return
