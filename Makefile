@@ -59,9 +59,9 @@ mutations: $(VENV)/.tools
 faults: $(VENV)/.package
 	$(BIN)/python -m pytest -q -m faults tests/faults
 
-system: $(VENV)/.tools
+system: $(VENV)/.package
 	packaging/system-setup.sh
-	$(BIN)/python -m pytest -v --durations=0 --durations-min=0 -m system tests/system
+	$(BIN)/python -m pytest -p no:xdist -v --durations=0 --durations-min=0 -m system tests/system
 
 libxce: $(VENV)/.tools
 	$(MAKE) --no-print-directory -C libxce all check
