@@ -40,6 +40,9 @@ HEARTBEAT_NAME = "heartbeat"
 """Names of the sockets in systemd's descriptor store."""
 FIRST_ANSWER_S = 8.0
 """How long those who ask wait at most for the first reading of the configuration; then they are told that it lasts."""
+FIRST_READING_S = 30.0
+"""How long the first reading may take in the foreground: an agent that supervises nothing yet ends if it fails, and a
+starved host, where a validator takes longer than usual, is no wrong configuration."""
 FEEDS_PER_INTERVAL = 4
 """WATCHDOG=1 goes out so often within systemd's interval, so that one that is late does no harm."""
 
@@ -76,7 +79,7 @@ def _run(settings: Settings, systemd: SystemdNotifier, sink: logs.Sink, origin: 
     if not systemd.active:
         # In the foreground a wrong configuration ends at once, with everything that is wrong.
         try:
-            spec = load(settings.sources)
+            spec = load(settings.sources, FIRST_READING_S)
         except ConfigInvalid as error:
             print_problems(error)
             return EX_CONFIG
