@@ -238,9 +238,8 @@ class Worker(Component):
         host = self.process.host
         jobs = [process for process in host.jobs() if process.alive]
         leaving = self.draining or self.host_state is not HostState.ACTIVE
-        if leaving and not jobs:
-            self.drained = True
-        elif not leaving and len(jobs) < 3 and self.rng.random() < 0.2:
+        self.drained = leaving and not jobs
+        if not leaving and len(jobs) < 3 and self.rng.random() < 0.2:
             job = host.spawn_job(self.process)
             job.later(self.rng.randrange(NS_PER_S, 120 * NS_PER_S), lambda: job.die(ExitStatus(code=0)))
         self.process.later(5 * NS_PER_S, self.work)
