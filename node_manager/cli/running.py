@@ -19,9 +19,9 @@ from node_manager.cli import guard, logs, places, replacing
 from node_manager.cli.daemon import EX_CONFIG, EX_NOT_SO, EX_OK, print_problems, user_name
 from node_manager.cli.leaving import Leaving
 from node_manager.cli.premises import Premises
+from node_manager.cli.reporting import Reports
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.core import node as core
-from node_manager.core.node import NODE_STOP_BOUND_NS, UNKILLABLE_GRACE_NS
 from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.core.status import not_ready
 from node_manager.runtime import handover
@@ -115,7 +115,6 @@ class _Daemon:
         self._systemd = systemd
         self._fed_ns = 0
         self._open_to_all = False
-        self._ready_due = False
         self._handed = handed
         self._loop = asyncio.new_event_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -151,7 +150,13 @@ class _Daemon:
         )
         backend = AgentBackend(self._agent, log_lines_lost=lambda: sink.lost, replacing=self._replacing)
         self._api = ApiServer(self._loop, settings.status_socket, backend, version=__version__)
-        self._premises = Premises(self._agent, self._api, restored=self._restore_sockets)
+        self._premises = Premises(self._agent, self._api, restored=lambda: self._reports.store(anew=True))
+        self._reports = Reports(
+            systemd,
+            summary=self._summary,
+            stopping=lambda: self._agent.state.stop_by_ns is not None,
+            descriptors=self._listeners,
+        )
 
     def run(self, spec: NodeSpec | None) -> int:
         """Run until the agent has finished."""
@@ -194,8 +199,9 @@ class _Daemon:
             loop.add_signal_handler(signal.SIGHUP, agent.reload)
             begin()
             if self._systemd.active:
-                self._store_sockets()
-                agent.history.subscribe(self._tell_systemd)
+                self._reports.store()
+                self._reports.send()
+                agent.history.subscribe(self._reports.changed)
             loop.run_until_complete(self._done)
             log.info("agent.finished")
             return EX_OK
@@ -212,19 +218,13 @@ class _Daemon:
         if not self._open_to_all:
             self._open_to_all = True
             self._api.accept_again()
-            self._ready_due = self._systemd.active and not self._systemd.ready(self._summary())
+            self._reports.in_charge()
+            self._reports.send()
 
-    def _restore_sockets(self) -> None:
-        """Let systemd keep the listening sockets that were made anew instead of those whose paths are gone."""
-        for name in (STATUS_NAME, HEARTBEAT_NAME):
-            self._systemd.forget(name)
-        self._store_sockets()
-
-    def _store_sockets(self) -> None:
-        """Let systemd keep the listening sockets: whoever connects between two agents waits for the second."""
-        for name, listener in ((STATUS_NAME, self._api.listener), (HEARTBEAT_NAME, self._agent.heartbeats.listener)):
-            if listener is not None:
-                self._systemd.store(name, listener.fileno())
+    def _listeners(self) -> dict[str, int]:
+        """Return the listening sockets for systemd to keep: who connects between two agents waits for the second."""
+        found = ((STATUS_NAME, self._api.listener), (HEARTBEAT_NAME, self._agent.heartbeats.listener))
+        return {name: listener.fileno() for name, listener in found if listener is not None}
 
     def _kept_listener(self, name: str, path: Path) -> socket.socket | None:
         """Return the socket that systemd kept, where it still listens at the path."""
@@ -287,16 +287,9 @@ class _Daemon:
             return "all wanted components are ready"
         return f"not ready: {missing[0]}" + (f" (and {len(missing) - 1} more)" if len(missing) > 1 else "")
 
-    def _tell_systemd(self) -> None:
-        self._systemd.status(self._summary())
-        if self._agent.state.stop_by_ns is not None:
-            self._systemd.stopping()
-            self._systemd.extend_timeout(NODE_STOP_BOUND_NS + 2 * UNKILLABLE_GRACE_NS)
-
     def _turned(self) -> None:
         """A turn of the loop is completed."""
-        if self._ready_due:  # its socket was full; without this word it would give the start up
-            self._ready_due = not self._systemd.ready(self._summary())
+        self._reports.send()
         self._feed_watchdog()
         self._premises.look()
 
@@ -304,6 +297,7 @@ class _Daemon:
         """Say that the loop turns, at the end of a turn of it that was completed, and not more often than is of use."""
         interval_s = self._systemd.watchdog_interval_s
         now = boottime_ns()
-        if interval_s is not None and now - self._fed_ns >= interval_s * NS_PER_S / FEEDS_PER_INTERVAL:
+        if interval_s is None or now - self._fed_ns < interval_s * NS_PER_S / FEEDS_PER_INTERVAL:
+            return
+        if self._systemd.watchdog():  # else its socket is full: again at the end of the next turn
             self._fed_ns = now
-            self._systemd.watchdog()
