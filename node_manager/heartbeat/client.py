@@ -38,7 +38,7 @@ from node_manager.heartbeat.codec import (
 )
 
 RECONNECT_MIN_NS = NS_PER_S // 5
-RECONNECT_MAX_NS = 5 * NS_PER_S
+RECONNECT_MAX_NS = NS_PER_S
 """Delays between attempts double from the first to the second; the jitter halves them at most, so that a restarted
 agent is not met by all components in the same instant."""
 FULL_STATE_NS = 10 * NS_PER_S

@@ -116,6 +116,7 @@ class HeartbeatServer:
         self._hello = hello
         self._levels = levels
         self._listener: socket.socket | None = None
+        self._accepting = False
         self._owns_path = False
         self._place: tuple[int, int] | None = None
         """What stood at the path when it was ours."""
@@ -140,7 +141,7 @@ class HeartbeatServer:
     def start(self, fd: int | None = None) -> None:
         """Listen at the path, in place of a socket that an earlier agent left there, or on a listening `fd`.
 
-        The server owns `fd` from here on. Raises OSError with a sentence.
+        Whoever connects waits until `accept`. The server owns `fd` from here on. Raises OSError with a sentence.
         """
         if fd is None:
             listener = sockets.bind(self._path, socket.SOCK_SEQPACKET)
@@ -154,7 +155,21 @@ class HeartbeatServer:
             listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._on_acceptable)
+        self._watch(listener)
+
+    def accept(self) -> None:
+        """Take connections in, from now on: to be called once `identify` knows every component that runs.
+
+        Before that a component of an earlier agent would be refused as a stranger. Harmless when repeated.
+        """
+        if not self._accepting:
+            self._accepting = True
+            if self._listener is not None:
+                self._watch(self._listener)
+
+    def _watch(self, listener: socket.socket) -> None:
+        if self._accepting:
+            self._loop.add_reader(listener.fileno(), self._on_acceptable)
 
     def _own_path(self) -> None:
         self._owns_path = True
@@ -178,7 +193,7 @@ class HeartbeatServer:
             self.start()
         except OSError:
             self._listener = old
-            self._loop.add_reader(old.fileno(), self._on_acceptable)
+            self._watch(old)
             raise
         old.close()
         return True
@@ -204,7 +219,7 @@ class HeartbeatServer:
     def resume(self, fd: int, kept: tuple[KeptConnection, ...]) -> None:
         """Listen on a predecessor's socket and go on with its connections; the path is this server's to remove.
 
-        Each peer that had said hello is told everything anew. Raises OSError.
+        New connections wait until `accept`. Each peer that had said hello is told everything anew. Raises OSError.
         """
         self.start(fd)
         self._own_path()
@@ -242,7 +257,7 @@ class HeartbeatServer:
         To be called when its main process has ended, while `identify` still knows the pid and before the end is
         posted: the last words of a process (decommissioned, at that epoch) are worth as much as the others.
         """
-        if self._pause is None:
+        if self._accepting and self._pause is None:
             self._on_acceptable()  # it may have connected, spoken and ended since the listener was looked at
         for connection in [one for one in self._connections if one.owner == (component, generation)]:
             self._read(connection, FLOOD_BURST)
@@ -277,7 +292,7 @@ class HeartbeatServer:
     def _resume(self) -> None:
         self._pause = None
         if self._listener is not None:
-            self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
+            self._watch(self._listener)
 
     def _admit(self, sock: socket.socket) -> None:
         """Take a connection in, or close it at once. Strangers never occupy a place."""

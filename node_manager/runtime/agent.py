@@ -389,6 +389,8 @@ class Agent:
     def _after_turn(self) -> None:
         if self._closed:
             return
+        if self.state.phase is not NodePhase.WAITING_CONFIG:
+            self.heartbeats.accept()  # everything that runs is adopted; before that it would be a stranger
         self._time.arm(core.next_wake_ns(self.state))
         self._keep_record()
         self.processes.keep(self.state)

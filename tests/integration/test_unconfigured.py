@@ -99,3 +99,26 @@ def test_nobody_is_told_that_there_is_no_configuration_while_it_is_read(host: Ho
         assert host.status()["node"]["state"] == "running"
         assert "waiting-config" not in host.tail()
         wait_until(lambda: "READY=1" in manager.said, "systemd is told")
+
+
+def _waiting(host: Host) -> int:
+    """Return how many connections to the heartbeat socket nobody has accepted yet."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    path = str(host.run_dir / "heartbeat.sock")
+    return sum(line[-1] == path and line[5] == "02" for line in lines)
+
+
+def test_components_that_connect_before_they_are_adopted_are_heard(host: Host, place: Path) -> None:
+    """Nobody is refused as a stranger while the configuration is not there: who connects waits, and is heard then."""
+    host.up()
+    before = host.pids()
+    host.kill_agent()
+    configuration = lose_configuration(host)
+    with systemd(place) as manager:
+        host.start(NOTIFY_SOCKET=str(manager.path))
+        wait_until(lambda: _waiting(host) or "stranger" in str(host.status()["warnings"]), "a component connects")
+        assert host.status()["node"]["state"] == "waiting-config"
+        host.write_config(configuration)
+        host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+        assert not [text for text in host.status()["warnings"] if "stranger" in text]
+        assert before == host.pids()

@@ -346,7 +346,7 @@ static void survives_garbage(void)
 
 /* ---- the connection ----------------------------------------------------------------------------------------------- */
 
-/* Attempts to connect spread, double up to five seconds, and begin anew after an answer; a reconnect states everything. */
+/* Attempts to connect spread, double up to a second, and begin anew after an answer; a reconnect states everything. */
 static void reconnects_by_itself(void)
 {
     xce_heartbeat *hb = connected();

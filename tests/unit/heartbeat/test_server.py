@@ -50,6 +50,7 @@ def server(loop: MovableLoop, path: Path, node: Node) -> Iterator[HeartbeatServe
     node.owners[os.getpid()] = ("worker", 3)
     made = made_for(loop, path, node)
     made.start()
+    made.accept()
     yield made
     made.close()
 
@@ -547,10 +548,34 @@ def test_a_listening_descriptor_can_be_taken_over(loop: MovableLoop, path: Path,
     node.owners[os.getpid()] = ("worker", 3)
     made = made_for(loop, path, node)
     made.start(kept.detach())
+    made.accept()
     loop.until(lambda: len(node.beats) == 1)
     made.close()
     assert path.exists()
     early.close()
+
+
+def test_whoever_connects_before_the_components_are_known_waits(loop: MovableLoop, path: Path, node: Node) -> None:
+    """A process that is adopted only after it has connected is heard, and nobody took it for a stranger."""
+    made = made_for(loop, path, node)
+    made.start()
+    early = Peer(path)
+    early.hello("worker")
+    made.read_now("other", 1)
+    path.unlink()
+    assert made.restore()
+    late = Peer(path)
+    late.hello("worker")
+    loop.advance(0.0)
+    made.read_now("other", 1)
+    node.owners[os.getpid()] = ("worker", 3)
+    made.accept()
+    made.accept()
+    loop.until(lambda: len(node.beats) == 1)
+    assert (made.counters.wrong_peer, made.counters.accepted) == (0, 1)
+    made.close()
+    early.close()
+    late.close()
 
 
 def test_a_wrong_descriptor_is_refused(loop: MovableLoop, path: Path, node: Node) -> None:
