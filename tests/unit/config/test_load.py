@@ -18,6 +18,7 @@ from tests.unit.config.test_document import LAUGHS
 
 TRIES = 200
 """Bound on waits for the kernel to end a killed process."""
+_OTHERS: set[int] = set()
 
 
 def invalid(sources: Sources, timeout_s: float = 30.0) -> ConfigInvalid:
@@ -32,10 +33,22 @@ def invalid_async(sources: Sources, timeout_s: float = 30.0) -> ConfigInvalid:
     return raised.value
 
 
+@pytest.fixture(autouse=True)
+def others() -> set[int]:
+    """The children that this process had before the test: what other tests keep is not looked at here."""
+    _OTHERS.clear()
+    _OTHERS.update(child.pid for child in psutil.Process().children())
+    return _OTHERS
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.pid not in _OTHERS]
+
+
 def no_child_left(sources: Sources) -> bool:
     """Whether no validator is left, zombies included; each further run reaps what an earlier one had to leave."""
     for _ in range(TRIES):
-        if not psutil.Process().children():
+        if not children():
             return True
         with pytest.raises(ConfigInvalid):
             load(sources, timeout_s=0.0)
@@ -98,7 +111,7 @@ def test_a_validator_that_dies_is_a_problem(site: Site) -> None:
     async def kill_it() -> None:
         task = asyncio.ensure_future(load_async(site.sources, timeout_s=30))
         await asyncio.sleep(0)
-        [child] = psutil.Process().children()
+        [child] = children()
         child.kill()
         await task
 
@@ -132,7 +145,7 @@ def test_cancelling_ends_the_validator(site: Site) -> None:
     async def cancel() -> None:
         task = asyncio.ensure_future(load_async(site.sources, timeout_s=30))
         await asyncio.sleep(0)
-        [child] = psutil.Process().children()
+        [child] = children()
         child.suspend()  # so that it cannot end by itself
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -75,7 +75,7 @@ class Host:
 
     def warm_up(self) -> None:
         """Have the fuse run before its time is counted."""
-        with suppress(LaunchError):
+        with suppress(OSError, LaunchError):
             fuse = self.fuses._fuse(SPEC.name)  # noqa: SLF001 - as `configure` does
             if fuse.generation == 0:
                 fuse.attach(0)
