@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.simulation.planted import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 100
+SEEDS = 500
 """Seeds tried for each fault; CI runs more than these without a fault."""
 COPIED = ("node_manager", "tests/__init__.py", "tests/simulation")
 """What the simulator consists of."""
