@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -344,13 +345,16 @@ def test_the_user_is_the_childs_alone(native: bool, tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["65534", "65534", "65534", "7", "123", "500"]
 
 
-def identity() -> list[list[str]]:
-    """Users, groups and oom_score_adj of every thread of this process, and its limit."""
-    found = []
+def identity() -> set[tuple[str, ...]]:
+    """Users, groups and oom_score_adj of every thread of this process, and its limit; threads come and go."""
+    found: set[tuple[str, ...]] = {
+        (Path("/proc/self/oom_score_adj").read_text(), str(resource.getrlimit(resource.RLIMIT_NOFILE)))
+    }
     for task in Path("/proc/self/task").iterdir():
-        lines = (task / "status").read_text().splitlines()
-        found.append([line for line in lines if line.split(":")[0] in {"Uid", "Gid", "Groups"}])
-    return [*found, [Path("/proc/self/oom_score_adj").read_text(), str(resource.getrlimit(resource.RLIMIT_NOFILE))]]
+        with suppress(FileNotFoundError, ProcessLookupError):
+            lines = (task / "status").read_text().splitlines()
+            found.add(tuple(line for line in lines if line.split(":")[0] in {"Uid", "Gid", "Groups"}))
+    return found
 
 
 REFUSED = """
