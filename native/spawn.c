@@ -294,13 +294,14 @@ static void become(struct plan *plan)
         STEP(CGROUP, join_cgroup(plan->cgroup_fd));
     }
     STEP(OUTPUT, wire_stdio(plan->output_fd));
+    /* Before the limit: this needs a descriptor, and the parent may have more open than the child may have. */
+    if (plan->oom_score_adj[0] != '\0') {
+        STEP(OOM, set_oom_score_adj(plan->oom_score_adj));
+    }
     plan->stage = LIMITS;
     umask(022);
     if (plan->nofile >= 0) {
         STEP(LIMITS, set_limit(plan->nofile));
-    }
-    if (plan->oom_score_adj[0] != '\0') {
-        STEP(OOM, set_oom_score_adj(plan->oom_score_adj));
     }
     if (plan->change_user) {
         STEP(USER, change_user(plan));

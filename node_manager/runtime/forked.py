@@ -110,13 +110,14 @@ def _child(orders: Orders, report_fd: int, parent_pid: int) -> NoReturn:
             _join_cgroup(orders.cgroup_fd)
         stage = "output"
         _wire_stdio(orders.output_fd)
+        # Before the limit: this needs a descriptor, and the parent may have more open than the child may have.
+        stage = "oom_score_adj"
+        if orders.oom_score_adj is not None:
+            _set_oom_score_adj(orders.oom_score_adj)
         stage = "limits"
         os.umask(_UMASK)
         if orders.nofile is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (orders.nofile, orders.nofile))
-        stage = "oom_score_adj"
-        if orders.oom_score_adj is not None:
-            _set_oom_score_adj(orders.oom_score_adj)
         stage = "user"
         _change_user(orders.account, parent_pid)
         stage = "directory"

@@ -345,6 +345,20 @@ def test_the_user_is_the_childs_alone(native: bool, tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["65534", "65534", "65534", "7", "123", "500"]
 
 
+@BOTH_WAYS
+def test_a_limit_below_what_the_agent_has_open(native: bool, tmp_path: Path) -> None:
+    """A component may have fewer descriptors than its agent holds: nothing is opened once the limit is set."""
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
+    log_fd = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        made = replace(plan("sh", "-c", "ulimit -n", output_fd=log_fd), nofile=32, oom_score_adj=500)
+        assert finish(launch(made, native=native).pidfd) == 0
+    finally:
+        for fd in (*held, log_fd):
+            os.close(fd)
+    assert (tmp_path / "log").read_text().strip() == "32"
+
+
 def identity() -> set[tuple[str, ...]]:
     """Users, groups and oom_score_adj of every thread of this process, and its limit; threads come and go."""
     found: set[tuple[str, ...]] = {
