@@ -178,11 +178,13 @@ class Script:
         last = self._primary(LONG_S) if primary else self._standby()
         self._restate(last)
         self.settles(self.term if primary else None, last)
-        self._noise(primary)
+        self._noise(primary, last)
 
-    def _noise(self, primary: bool) -> None:
+    def _noise(self, primary: bool, last: str) -> None:
         """What comes too late, or is not believed, changes nothing: the very same processes run on, or none."""
         self._heard("before")  # over the newest connection: only then is the older one known to be over
+        # Again, now that the last word is known to be heard: none may have run before only because none had begun yet.
+        self.settles(self.term if primary else None, last)
         before = self._pids()
         contrary = f"LEADERSHIP={'standby' if primary else 'primary'}"
         until_ns = boottime_ns() + int(LONG_S * NS_PER_S)
