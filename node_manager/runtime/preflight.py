@@ -8,9 +8,9 @@ whoever makes the child.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from node_manager.core.actions import CancelPreStart, CancelSpawn, EndRun, RunHelper, RunPreStart, RunProbe, Spawn
@@ -18,6 +18,7 @@ from node_manager.core.events import Event, HelperDone, Outcome, PreStartDone, P
 from node_manager.core.spec import ComponentSpec, ExecCheck
 from node_manager.runtime import output
 from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.crew import Crew
 from node_manager.runtime.environment import read_environment_file
 from node_manager.runtime.output import OutputError
 from node_manager.runtime.spawn import LaunchError
@@ -26,17 +27,20 @@ ANSWER_S = 5.0
 """How long one of these may take, as long as a launch may."""
 MAX_HANGING = 64
 """Threads that may hang in the kernel at once; beyond it nothing that needs one is started."""
+_MAX_WAITING = 10_000
+"""A host that starts everything at once has a few for each component, and one thread soon does them all."""
 
 Childmaking = Spawn | RunPreStart | RunHelper | RunProbe
 
 
 class _Flight:
-    """One action on its way. `at` names what is being asked."""
+    """One action on its way. `at` names what is being asked; nothing yet while it waits for a thread."""
 
     def __init__(self, action: Childmaking, go: Callable[[], None]) -> None:
         self.action = action
         self.go = go
         self.at = ""
+        self.landed = False
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -60,8 +64,7 @@ class Preflight:
         self._answer_s = answer_s
         self._accounts = accounts or Accounts()
         self._flights: dict[Hashable, _Flight] = {}
-        self._hanging = 0
-        self._closed = False
+        self._crew = Crew(loop, "xce-preflight", size=MAX_HANGING, max_waiting=_MAX_WAITING)
 
     def clear(self, action: Childmaking, go: Callable[[], None]) -> None:
         """Call `go` as soon as nothing can hang any more, perhaps at once."""
@@ -72,13 +75,11 @@ class Preflight:
         if _key(action) in self._flights:
             self._refuse(action, "an earlier one is still under way")
             return
-        if self._hanging >= MAX_HANGING:
-            self._refuse(action, f"{self._hanging} earlier attempts hang: a file system or a directory service is gone")
+        if not self._crew.do(partial(self._try, flight), self._answered):
+            self._refuse(action, "the host has no more threads")
             return
         self._flights[_key(action)] = flight
-        self._hanging += 1
         flight.timer = self._loop.call_later(self._answer_s, self._too_late, flight)
-        threading.Thread(target=self._try, args=(flight,), name="xce-preflight", daemon=True).start()
 
     def cancel(self, action: CancelSpawn | CancelPreStart) -> bool:
         """Answer the action that this takes back, where it is under way here; False: it is not."""
@@ -103,7 +104,7 @@ class Preflight:
 
     def close(self) -> None:
         """Carry nothing out any more."""
-        self._closed = True
+        self._crew.close()
         for flight in list(self._flights.values()):
             self._land(flight)
 
@@ -111,8 +112,10 @@ class Preflight:
         to_a_file = output.log_file(spec.log, spec.name, self._log_dir) is not None
         return spec.environment_file is not None or to_a_file or not self._accounts.knows(spec.user)
 
-    def _try(self, flight: _Flight) -> None:
+    def _try(self, flight: _Flight) -> _Flight:
         """In the thread."""
+        if flight.landed:
+            return flight  # not wanted any more: nobody has to hang for it
         spec = flight.action.spec
         flight.at = f"the user {spec.user}"
         with suppress(AccountError):
@@ -126,20 +129,23 @@ class Preflight:
             flight.at = f"the log {path}"
             with suppress(OutputError):
                 output.try_file(path)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._answered, flight)
+        return flight
 
     def _answered(self, flight: _Flight) -> None:
-        self._hanging -= 1
-        if self._flights.get(_key(flight.action)) is flight and not self._closed:
+        if not flight.landed:
             self._land(flight)
             flight.go()
 
     def _too_late(self, flight: _Flight) -> None:
         self._land(flight)
-        self._refuse(flight.action, f"{flight.at} does not answer within {self._answer_s:g} s")
+        if flight.at:
+            why = f"{flight.at} does not answer within {self._answer_s:g} s"
+        else:
+            why = f"earlier attempts hang for {self._answer_s:g} s: a file system or a directory service is gone"
+        self._refuse(flight.action, why)
 
     def _land(self, flight: _Flight) -> None:
+        flight.landed = True
         del self._flights[_key(flight.action)]
         if flight.timer is not None:
             flight.timer.cancel()

@@ -12,6 +12,7 @@ import pytest
 from node_manager.core.actions import CancelPreStart, CancelSpawn, EndRun, RunHelper, RunPreStart, RunProbe, Spawn
 from node_manager.core.events import Event, HelperDone, Outcome, PreStartDone, ProbeDone, SpawnFailed
 from node_manager.core.spec import CommandSpec, ComponentSpec, ExecCheck, LogSink, ProbeKind, ProbeSpec
+from node_manager.runtime import preflight
 from node_manager.runtime.accounts import Account, Accounts
 from node_manager.runtime.preflight import ANSWER_S, MAX_HANGING, Preflight
 from tests.unit.core.build import TCP, S, spec
@@ -184,13 +185,46 @@ def test_the_end_of_a_run_ends_what_was_to_be_done_beside_it(nss: Desk) -> None:
     assert nss.gone == [later]
 
 
-def test_threads_that_hang_are_bounded(nss: Desk) -> None:
-    """Where everything hangs, what is asked for later is refused instead of waiting in yet another thread."""
-    for generation in range(MAX_HANGING):
-        nss.clear(spawn(local(), generation))
-        assert nss.preflight.cancel(CancelSpawn(component="c", generation=generation))
-    nss.posted.clear()
-    nss.clear(spawn(local(), 99))
-    (answer,) = nss.posted
+def test_threads_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where everything hangs, what is asked for later is told so instead of hanging in yet another thread."""
+    monkeypatch.setattr(preflight, "MAX_HANGING", 2)
+    nss = Desk(tmp_path, answer_s=0.1, accounts=Nss())
+    try:
+        for generation in (1, 2, 3):
+            nss.clear(spawn(local(), generation))
+            nss.run()
+        reasons = [answer.reason for answer in nss.posted if isinstance(answer, SpawnFailed)]
+        assert ["the user None does not answer" in reason for reason in reasons] == [True, True, False]
+        assert "earlier attempts hang" in reasons[2]
+        assert sum(thread.name == "xce-preflight" for thread in threading.enumerate()) == 2
+    finally:
+        nss.accounts.answers.set()
+        nss.preflight.close()
+        nss.loop.close()
+
+
+def test_any_number_of_starts_at_once_is_cleared(desk: Desk) -> None:
+    """Also more than may hang: they wait for each other, and nothing that answers is refused."""
+    actions = [replace(spawn(local()), component=f"c{number}") for number in range(3 * MAX_HANGING)]
+    for action in actions:
+        desk.clear(action)
+    while len(desk.gone) + len(desk.posted) < len(actions):
+        desk.run()
+    assert (desk.gone, desk.posted) == (actions, [])
+
+
+def test_a_host_without_threads_fails_the_start(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, like every start that cannot be."""
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    desk.clear(spawn(local()))
+    (answer,) = desk.posted
     assert isinstance(answer, SpawnFailed)
-    assert f"{MAX_HANGING} earlier attempts hang" in answer.reason
+    assert "the host has no more threads" in answer.reason
+    monkeypatch.undo()
+    desk.clear(spawn(local(), 2))
+    desk.run()
+    assert desk.gone == [spawn(local(), 2)]
