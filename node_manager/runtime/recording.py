@@ -55,7 +55,7 @@ class Recorder:
                 for process in running
                 if process.component in node.members
             ),
-            past=tuple(_past(name, member) for name, member in node.members.items())
+            past=tuple(_past(name, member, running) for name, member in node.members.items())
             + tuple(item for item in node.past.values() if item.component not in node.members),
             leases=tuple(
                 KeptLease(
@@ -114,9 +114,15 @@ class Recorder:
         return digest if generation == process.generation else ""
 
 
-def _past(name: str, member: Member) -> Past:
-    """Return a component's past. A check before the start has no main process yet: its generation has yet to begin."""
+def _past(name: str, member: Member, running: tuple[ProcessRecord, ...]) -> Past:
+    """Return a component's past.
+
+    A generation begins with its main process. Until there is one (a check before the start, a user or a log that is
+    being looked up, a fuse that is being armed) it is not recorded: a process that comes after the last record has to
+    be newer than anything in it, else its markers prove nothing to the next agent, which would end it as a leftover.
+    """
     past = past_of(name, member.state)
     run = member.state.run
-    checking = run is not None and run.phase is Phase.CHECK
-    return replace(past, left=False, generation=past.generation - 1 if checking else past.generation)
+    to_come = run is not None and run.phase in {Phase.CHECK, Phase.SPAWN}
+    made = any((one.component, one.generation) == (name, past.generation) for one in running)
+    return replace(past, left=False, generation=past.generation - 1 if to_come and not made else past.generation)

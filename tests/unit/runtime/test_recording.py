@@ -129,8 +129,11 @@ def test_a_final_exit_and_every_past_are_recorded() -> None:
     }
 
 
-def test_a_check_before_the_start_is_no_generation_yet() -> None:
-    """A process that is spawned after the last record is newer than anything in it: so its markers can prove it."""
+def test_what_has_no_process_yet_is_no_generation_yet() -> None:
+    """A process that is made after the last record is newer than anything in it: so its markers can prove it.
+
+    A check before the start, and then whatever a start has to wait for (a user's look-up, a log, a fuse).
+    """
     checked = ComponentSpec(name="c", role="r", command=("x",), pre_start=CommandSpec(command=("true",)))
     spec = NodeSpec(host=HostSpec(name="h"), roles=("r",), components=(checked,))
     state, _ = core.step(NodeState(), Booted(boot_id="b", facts=DurableFacts()), 1)
@@ -138,4 +141,9 @@ def test_a_check_before_the_start_is_no_generation_yet() -> None:
     recorder = Recorder(boot_id="b", nonce="n", agent_pid=1)
     assert [past.generation for past in recorder.record(state, ()).past] == [0]
     state, _ = core.step(state, PreStartDone(component="c", generation=1, ok=True), 3)
+    assert [past.generation for past in recorder.record(state, ()).past] == [0]
+    made = (ProcessRecord(component="c", generation=1, pid=12, start_ticks=99, started_ns=5),)
+    assert [past.generation for past in recorder.record(state, made).past] == [1]
+    state, _ = core.step(state, Spawned(component="c", generation=1, pid=12), 4)
+    state, _ = core.step(state, Exited(component="c", generation=1, status=ExitStatus(code=1), left=0), 5)
     assert [past.generation for past in recorder.record(state, ()).past] == [1]
