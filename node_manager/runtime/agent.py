@@ -17,20 +17,12 @@ import structlog
 from node_manager.core import node as core
 from node_manager.core.actions import (
     Action,
-    CancelPreStart,
-    CancelSpawn,
     EndRun,
     Finish,
-    KillTree,
     Log,
     LookAt,
     Reply,
-    RunHelper,
-    RunPreStart,
-    RunProbe,
     SendLevels,
-    Signal,
-    Spawn,
     TakeEvidence,
     WriteFacts,
 )
@@ -55,7 +47,7 @@ from node_manager.core.spec import NodeSpec
 from node_manager.runtime import cgroup
 from node_manager.runtime.adoption import Proven
 from node_manager.runtime.books import Books
-from node_manager.runtime.children import Children
+from node_manager.runtime.children import ChildAction, Children
 from node_manager.runtime.clock import boot_id, boottime_ns
 from node_manager.runtime.examiner import Examiner
 from node_manager.runtime.handover import Kept
@@ -422,23 +414,14 @@ class Agent:
 
     def _carry_out(self, action: Action) -> None:
         self._outstanding.issued(action)
+        if isinstance(action, ChildAction):
+            self._children.carry_out(action)
+            if isinstance(action, EndRun):
+                self.heartbeats.end(action.component, action.generation)
+            return
         match action:
-            case (
-                Spawn()
-                | CancelSpawn()
-                | Signal()
-                | KillTree()
-                | RunPreStart()
-                | CancelPreStart()
-                | RunHelper()
-                | RunProbe()
-            ):
-                self._children.carry_out(action)
             case LookAt() | TakeEvidence():
                 self._examiner.carry_out(action)
-            case EndRun():
-                self._children.carry_out(action)
-                self.heartbeats.end(action.component, action.generation)
             case SendLevels():
                 self.heartbeats.send(action.component)
             case WriteFacts():

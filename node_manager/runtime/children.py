@@ -22,7 +22,7 @@ from node_manager.runtime.preflight import Preflight
 from node_manager.runtime.probers import Probers
 from node_manager.runtime.process import Processes
 
-Action = Spawn | CancelSpawn | Signal | KillTree | RunPreStart | CancelPreStart | RunHelper | RunProbe | EndRun
+ChildAction = Spawn | CancelSpawn | Signal | KillTree | RunPreStart | CancelPreStart | RunHelper | RunProbe | EndRun
 
 
 class Children:
@@ -48,7 +48,7 @@ class Children:
         self._preflight = Preflight(loop, log_dir=log_dir, post=post, jitter=jitter)
         self._probers = Probers(loop, post=post, helpers=processes.helpers)
 
-    def carry_out(self, action: Action) -> None:
+    def carry_out(self, action: ChildAction) -> None:
         """Carry one out; what comes of it is posted."""
         match action:
             case Spawn():

@@ -17,17 +17,10 @@ from typing import assert_never
 from node_manager.core import node as core
 from node_manager.core.actions import (
     Action,
-    CancelPreStart,
-    CancelSpawn,
-    EndRun,
     Finish,
-    KillTree,
     Log,
     LookAt,
     Reply,
-    RunHelper,
-    RunPreStart,
-    RunProbe,
     SendLevels,
     Signal,
     Spawn,
@@ -51,11 +44,11 @@ from node_manager.core.events import (
 from node_manager.core.nodestate import NodePhase, NodeState
 from node_manager.core.spec import ComponentSpec, HostSpec, NodeSpec
 from node_manager.runtime import adoption, files, inheritance, record, rundir
+from node_manager.runtime.children import ChildAction, Children
 from node_manager.runtime.clock import boot_id, boottime_ns
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.examiner import Examiner
 from node_manager.runtime.history import History
-from node_manager.runtime.probers import Probers
 from node_manager.runtime.process import Processes
 from node_manager.runtime.recording import Recorder
 from node_manager.runtime.store import Store
@@ -126,7 +119,15 @@ class Engine:
             subreaper=False,
             warn=lambda text: self._log(Log(event="supervisor.warning", component=None, fields=(("detail", text),))),
         )
-        self._probers = Probers(loop, post=self.post, helpers=self._processes.helpers)
+        self._children = Children(
+            loop,
+            self._processes,
+            log_dir=log_dir,
+            listen=lambda _spec, _generation: None,  # nobody speaks
+            spawned=self._note_start,
+            post=self.post,
+            jitter=self._jitter,
+        )
         self._examiner = Examiner(
             loop,
             post=self.post,
@@ -190,7 +191,7 @@ class Engine:
         if self.closed:
             return
         self.closed = True
-        self._probers.close()
+        self._children.close()
         self._examiner.close()
         self._processes.close(reap_s=REAP_S)
         reap_within(self._killed, REAP_S)
@@ -242,31 +243,14 @@ class Engine:
             self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
+        if isinstance(action, ChildAction):
+            self._children.carry_out(action)
+            return
         match action:
-            case Spawn():
-                if self._directory is not None:
-                    self._directory.recorder.spawned(action)
-                self._processes.spawn(action)
-            case CancelSpawn():
-                self._processes.cancel_spawn(action)
-            case Signal():
-                self._processes.signal(action)
-            case KillTree():
-                self._processes.kill_tree(action)
-            case RunPreStart():
-                self._processes.run_pre_start(action)
-            case CancelPreStart():
-                self._processes.cancel_pre_start(action)
-            case RunHelper():
-                self._processes.run_helper(action)
-            case RunProbe():
-                self._probers.run(action)
             case LookAt():
                 self._examiner.carry_out(action)
             case TakeEvidence():
                 self._take_evidence(action)
-            case EndRun():
-                self._probers.end(action.component, action.generation)
             case SendLevels():
                 pass  # nobody listens
             case WriteFacts():
@@ -281,6 +265,10 @@ class Engine:
                 self.finished = True
             case _ as never:
                 assert_never(never)
+
+    def _note_start(self, action: Spawn) -> None:
+        if self._directory is not None:
+            self._directory.recorder.spawned(action)
 
     def _take_evidence(self, action: TakeEvidence) -> None:
         if self._directory is not None:

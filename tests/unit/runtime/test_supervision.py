@@ -23,6 +23,7 @@ from node_manager.supervision import (
     Supervisor,
     TcpCheck,
 )
+from tests.unit.runtime.hung import hung_directory
 from tests.unit.runtime.rig import BOUND_S, alive, kill, reap_all, shell
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -436,6 +437,25 @@ def test_kill_scope_process_leaves_what_a_service_started(tmp_path: Path) -> Non
             await supervisor.stop("web")
             assert alive(child)
         kill(child)
+
+    run(test())
+
+
+def test_a_log_that_hangs_holds_up_no_other_service(tmp_path: Path) -> None:
+    """The program's loop goes on, the start that hangs fails with a sentence, and comes when the disk answers again."""
+    logs = tmp_path / "log"
+    logs.mkdir()
+
+    async def test() -> None:
+        with hung_directory(logs) as fail:
+            async with Supervisor([service("hangs")], log_dir=logs) as hanging, Supervisor([service()]) as other:
+                kill(await pid_of(other))
+                await until(other, lambda: of(other).pid and of(other).restarts)
+                assert of(hanging, "hangs").pid is None
+                await until(hanging, lambda: "does not answer within" in of(hanging, "hangs").reason)
+                assert f"the log {logs / 'hangs.log'}" in of(hanging, "hangs").reason
+                fail()
+                await pid_of(hanging, "hangs")
 
     run(test())
 
