@@ -294,9 +294,16 @@ static void become(struct plan *plan)
         STEP(CGROUP, join_cgroup(plan->cgroup_fd));
     }
     STEP(OUTPUT, wire_stdio(plan->output_fd));
-    /* Before the limit: this needs a descriptor, and the parent may have more open than the child may have. */
+    /* Before the limit: these need a descriptor, and the parent may have more open than the child may have. */
+    plan->stage = INTERNAL;
+    if (syscall(SYS_close_range, FIRST_AFTER_STDIO, ~0U, CLOSE_RANGE_CLOEXEC_) != 0) {
+        STEP(INTERNAL, close_on_exec_listed());
+    }
     if (plan->oom_score_adj[0] != '\0') {
         STEP(OOM, set_oom_score_adj(plan->oom_score_adj));
+    }
+    if (plan->fuse_fd >= 0) {
+        STEP(FUSE, enlist(plan->fuse_fd));
     }
     plan->stage = LIMITS;
     umask(022);
@@ -307,16 +314,9 @@ static void become(struct plan *plan)
         STEP(USER, change_user(plan));
     }
     STEP(DIRECTORY, chdir(plan->directory));
-    plan->stage = INTERNAL;
-    if (syscall(SYS_close_range, FIRST_AFTER_STDIO, ~0U, CLOSE_RANGE_CLOEXEC_) != 0) {
-        STEP(INTERNAL, close_on_exec_listed());
-    }
     STEP(INTERNAL, reset_signals());
     if (plan->own_pid != NULL)
         write_decimal(plan->own_pid, (unsigned)syscall(SYS_getpid));
-    if (plan->fuse_fd >= 0) {
-        STEP(FUSE, enlist(plan->fuse_fd));
-    }
     if (plan->not_after_ns >= 0) {
         STEP(DEADLINE, late(plan->not_after_ns));
     }

@@ -110,10 +110,15 @@ def _child(orders: Orders, report_fd: int, parent_pid: int) -> NoReturn:
             _join_cgroup(orders.cgroup_fd)
         stage = "output"
         _wire_stdio(orders.output_fd)
-        # Before the limit: this needs a descriptor, and the parent may have more open than the child may have.
+        # Before the limit: these need a descriptor, and the parent may have more open than the child may have.
+        stage = "internal"
+        kernel.close_on_exec_from(FIRST_AFTER_STDIO)
         stage = "oom_score_adj"
         if orders.oom_score_adj is not None:
             _set_oom_score_adj(orders.oom_score_adj)
+        stage = "fuse"
+        if orders.fuse_fd is not None:
+            _enlist(orders.fuse_fd)
         stage = "limits"
         os.umask(_UMASK)
         if orders.nofile is not None:
@@ -123,12 +128,8 @@ def _child(orders: Orders, report_fd: int, parent_pid: int) -> NoReturn:
         stage = "directory"
         os.chdir(orders.directory)
         stage = "internal"
-        kernel.close_on_exec_from(FIRST_AFTER_STDIO)
         _reset_signals()
         environment = _environment(orders)
-        stage = "fuse"
-        if orders.fuse_fd is not None:
-            _enlist(orders.fuse_fd)
         stage = "deadline"
         if orders.not_after_ns is not None and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= orders.not_after_ns:
             raise TimeoutError(errno.ETIME, "")  # noqa: TRY301 - one way out of the child, for every stage

@@ -3,6 +3,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -350,10 +351,25 @@ def test_a_limit_below_what_the_agent_has_open(native: bool, tmp_path: Path) -> 
     """A component may have fewer descriptors than its agent holds: nothing is opened once the limit is set."""
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
     log_fd = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT, 0o600)
+    fuse, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def take_in() -> None:
+        _word, descriptors, _flags, _address = socket.recv_fds(fuse, 1, 1)
+        fuse.send(struct.pack("=i", 0))
+        for fd in descriptors:
+            os.close(fd)
+
+    fuse.settimeout(BOUND_S)
+    guard = threading.Thread(target=take_in)
+    guard.start()
     try:
-        made = replace(plan("sh", "-c", "ulimit -n", output_fd=log_fd), nofile=32, oom_score_adj=500)
+        made = plan("sh", "-c", "ulimit -n", output_fd=log_fd)
+        made = replace(made, nofile=32, oom_score_adj=500, fuse_fd=link.fileno())
         assert finish(launch(made, native=native).pidfd) == 0
     finally:
+        link.close()
+        guard.join()
+        fuse.close()
         for fd in (*held, log_fd):
             os.close(fd)
     assert (tmp_path / "log").read_text().strip() == "32"
@@ -382,9 +398,10 @@ program = struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer))
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
 from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.spawn import LaunchPlan, launch
-leaked = os.open("/dev/null", os.O_RDONLY)
-os.set_inheritable(leaked, True)
-plan = LaunchPlan(command=("/bin/ls", "/proc/self/fd"), environment=(), account=Accounts().find(None), output_fd=1)
+for _ in range(100):
+    os.set_inheritable(os.open("/dev/null", os.O_RDONLY), True)
+account = Accounts().find(None)
+plan = LaunchPlan(command=("/bin/ls", "/proc/self/fd"), environment=(), account=account, output_fd=1, nofile=32)
 done = launch(plan, native=sys.argv[1] == "True")
 os.waitpid(done.pid, 0)
 """
