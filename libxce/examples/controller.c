@@ -1,100 +1,47 @@
 /*
- * A controller that does nothing but lead: it stands for a lease in a file and states controller.primary, keeping every
- * promise of an authority. Usage: controller LEASE-FILE
+ * A controller that does nothing but lead: it stands for a lease and states controller.primary, keeping every promise of
+ * an authority. Usage: controller LEASE-FILE, or controller etcd:HOST:PORT[,HOST:PORT...] with numeric addresses
  *
- *   XCE_REF_LEASE_S  length of the lease in seconds, 10; renewed five times in it
- *   XCE_REF_HOLDER   name under which it stands, "c-controller"
+ *   XCE_REF_LEASE_S      length of the lease in seconds, 10; renewed five times in it
+ *   XCE_REF_HOLDER       name under which it stands, "c-controller"
+ *   XCE_REF_STATE        with etcd: directory for what its next process has to know; needed
+ *   XCE_REF_ETCD_PREFIX  with etcd: what the keys begin with, "/xce"
  *
  * SIGTERM ends it, SIGUSR1 makes it step down, SIGUSR2 stand again. It can compete with `xce-reference controller`.
  */
 #define _POSIX_C_SOURCE 200809L
 
 #include "common.h"
+#include "election.h"
+#include "etcdlease.h"
 #include "filelease.h"
+#include "slot.h"
 #include "xce.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 
-#define RENEWALS_PER_LEASE 5
-#define RATE_MARGIN_DIVISOR 1000 /* clock rates differ by less than one in a thousand */
-#define RETRY_DIVISOR 4          /* tries per renewal interval while the store does not answer */
-#define MIN_RETRY_NS (20 * NS_PER_MS)
 #define LEAVE_NS NS_PER_S /* how long it waits at its end to hear that its scheduler is stopped */
 #define DEPENDANT "scheduler"
+#define ETCD "etcd:"
+#define FACT "controller.primary"
 
-enum stance { UNREAD, STANDBY, PRIMARY }; /* UNREAD: nothing may be said */
-/* The way to giving the lease back early, after stepping down: standby is being said; look; wait for the stop. */
-enum watch { NONE, SAYING, LOOKING, WAITING };
+/* The way to giving the lease back early, after stepping down: standby is being said; look; wait for the stop; give back. */
+enum watch { NONE, SAYING, LOOKING, WAITING, RELEASING };
 
 struct controller {
     xce_heartbeat *hb;
-    struct filelease lease;
-    int64_t lease_ns;
-    enum stance stance;
+    struct election election;
     enum watch watch;
-    int willing, new_term;
-    int64_t term, valid_until_ns, next_ns, leave_ns;
+    int64_t leave_ns;
 };
-
-static void follow(struct controller *c)
-{
-    c->stance = STANDBY;
-    if (c->lease.term > c->term)
-        c->term = c->lease.term;
-}
-
-static void hold(struct controller *c, int64_t now)
-{
-    if (c->lease.term < c->term) { /* the store went back: whatever it says, nothing is led under an old term */
-        c->stance = STANDBY;
-        return;
-    }
-    c->new_term = 0;
-    c->term = c->lease.term;
-    c->valid_until_ns = c->lease.valid_until_ns - c->lease_ns / RATE_MARGIN_DIVISOR;
-    c->stance = now < c->valid_until_ns ? PRIMARY : STANDBY;
-}
-
-/* Notice the end of the lease, then read or renew it where that is due. */
-static void elect(struct controller *c)
-{
-    int64_t now = xce_boottime_ns(), renew_ns = c->lease_ns / RENEWALS_PER_LEASE, retry_ns = renew_ns / RETRY_DIVISOR;
-    enum filelease_answer answer;
-
-    if (c->stance == PRIMARY && now >= c->valid_until_ns) {
-        c->stance = STANDBY;
-        c->next_ns = now;
-    }
-    if (now < c->next_ns)
-        return;
-    answer = c->willing ? filelease_acquire(&c->lease, c->lease_ns, c->new_term) : filelease_look(&c->lease);
-    now = xce_boottime_ns();
-    c->next_ns = now + renew_ns;
-    switch (answer) {
-    case FILELEASE_HELD:
-        hold(c, now);
-        break;
-    case FILELEASE_TAKEN:
-        follow(c);
-        if (c->willing && c->lease.valid_until_ns < c->next_ns)
-            c->next_ns = c->lease.valid_until_ns > now + MIN_RETRY_NS ? c->lease.valid_until_ns : now + MIN_RETRY_NS;
-        break;
-    case FILELEASE_FREE:
-        follow(c);
-        break;
-    default: /* what was stated holds until its own end; nothing new is stated */
-        c->next_ns = now + (retry_ns > MIN_RETRY_NS ? retry_ns : MIN_RETRY_NS);
-    }
-}
 
 /* Say standby and stop renewing. Nobody waits for anybody, and the record is left alone. */
 static void step_down(struct controller *c)
 {
-    c->willing = 0;
-    if (c->stance == PRIMARY) {
-        c->stance = STANDBY;
+    if (c->election.stance == PRIMARY)
         c->watch = SAYING;
-    }
+    election_step_down(&c->election);
 }
 
 /*
@@ -108,30 +55,41 @@ static void watch_dependant(struct controller *c)
 
     if (c->watch == SAYING)
         c->watch = LOOKING; /* standby went out at the end of the last turn */
-    else if (c->watch == NONE)
+    else if (c->watch == NONE || c->watch == RELEASING)
         return;
     told = xce_component(c->hb, DEPENDANT, &dependant) && xce_heartbeat_connected(c->hb);
-    if (!told || c->willing)
+    if (!told || c->election.willing)
         c->watch = NONE;
     else if (c->watch == LOOKING)
         c->watch = dependant.state == XCE_STOPPED || dependant.state >= XCE_EXITED ? NONE : WAITING;
     else if (dependant.state == XCE_STOPPED) {
-        c->watch = NONE;
-        if (filelease_release(&c->lease, c->term))
-            fprintf(stderr, "controller: lease given back early: %s is reported stopped\n", DEPENDANT);
+        c->watch = RELEASING;
+        election_release(&c->election);
     }
+}
+
+/* Whether the store has given the lease back. */
+static void watch_release(struct controller *c)
+{
+    if (c->watch != RELEASING || c->election.question == QUESTION_RELEASE)
+        return;
+    c->watch = NONE;
+    if (c->election.released)
+        fprintf(stderr, "controller: lease given back early: %s is reported stopped\n", DEPENDANT);
 }
 
 static void state(struct controller *c)
 {
-    char text[80];
+    static const char *const words[] = {"unread", "standby", "primary"};
+    const struct election *e = &c->election;
+    char text[XCE_MAX_STATUS];
 
-    if (c->stance == UNREAD)
-        return;
-    xce_state_leadership(c->hb, c->stance == PRIMARY, c->term, c->valid_until_ns);
-    xce_set_ready(c->hb, 1);
-    snprintf(text, sizeof text, "%s, term %lld", c->stance == PRIMARY ? "primary" : "standby", (long long)c->term);
+    snprintf(text, sizeof text, "%s, term %lld%s%s", words[e->stance], (long long)e->term, *e->trouble ? "; " : "", e->trouble);
     xce_set_status(c->hb, text);
+    if (e->stance == UNREAD)
+        return;
+    xce_state_leadership(c->hb, e->stance == PRIMARY, e->term, e->valid_until_ns);
+    xce_set_ready(c->hb, 1);
 }
 
 static void heed_signals(struct controller *c)
@@ -143,9 +101,7 @@ static void heed_signals(struct controller *c)
     }
     if (told_to_stand && c->leave_ns == 0) {
         told_to_stand = 0;
-        c->new_term = c->new_term || !c->willing;
-        c->willing = 1;
-        c->next_ns = xce_boottime_ns();
+        election_stand(&c->election);
     }
     if (told_to_stop && c->leave_ns == 0) {
         c->leave_ns = xce_boottime_ns() + LEAVE_NS;
@@ -156,17 +112,20 @@ static void heed_signals(struct controller *c)
 
 static void run(struct controller *c)
 {
+    struct lease *lease = c->election.lease;
+
     for (;;) {
-        struct pollfd wait[2] = {{signal_pipe[0], POLLIN, 0}, {0, POLLIN, 0}};
+        struct pollfd wait[3] = {{signal_pipe[0], POLLIN, 0}, {0, POLLIN, 0}, {0, 0, 0}};
         int64_t now, next;
 
         heed_signals(c);
         watch_dependant(c);
-        elect(c);
+        election_poll(&c->election);
+        watch_release(c);
         state(c);
         xce_heartbeat_poll(c->hb);
         now = xce_boottime_ns();
-        next = c->stance == PRIMARY && c->valid_until_ns < c->next_ns ? c->valid_until_ns : c->next_ns;
+        next = election_next_ns(&c->election);
         if (c->leave_ns != 0) {
             if (c->watch == NONE || now >= c->leave_ns)
                 return; /* a lease that it held ends by itself, if it was not given back */
@@ -175,8 +134,59 @@ static void run(struct controller *c)
         if (c->watch == SAYING)
             next = now;
         wait[1].fd = xce_heartbeat_fd(c->hb);
-        poll(wait, 2, wait_ms(now, next, xce_heartbeat_next_ms(c->hb)));
+        wait[2].fd = lease->kind->fd(lease, &wait[2].events);
+        poll(wait, 3, wait_ms(now, next, xce_heartbeat_next_ms(c->hb)));
     }
+}
+
+static int complain(const char *what, int refused)
+{
+    fprintf(stderr, "controller: cannot stand for %s: %s\n", what, strerror(-refused));
+    return refused == -EINVAL ? EXIT_CONFIG : EXIT_UNAVAILABLE;
+}
+
+/* The lease of this name, in etcd or in a file, and the place in its election; else an exit status. */
+static int stand(struct election *election, const char *where, const char *holder, int64_t lease_ns)
+{
+    static struct etcdlease etcd;
+    static struct filelease file;
+    static struct slot slot;
+    const char *state = getenv("XCE_REF_STATE"), *prefix = getenv("XCE_REF_ETCD_PREFIX");
+    char boot_id[64] = "", path[256], name[ETCD_MAX_NAME], identity[ETCD_MAX_IDENTITY];
+    int in_etcd = strncmp(where, ETCD, strlen(ETCD)) == 0, refused;
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
+
+    if (boot == NULL || fgets(boot_id, sizeof boot_id, boot) == NULL)
+        return complain(where, -EIO);
+    fclose(boot);
+    boot_id[strcspn(boot_id, "\n")] = '\0';
+    if (in_etcd && (state == NULL || *state == '\0')) {
+        fprintf(stderr, "controller: XCE_REF_STATE is not set: name a directory that this user may write\n");
+        return EXIT_CONFIG;
+    }
+    if (snprintf(path, sizeof path, in_etcd ? "%s/" FACT ".etcd" : "%s", in_etcd ? state : where) >= (int)sizeof path)
+        return complain(where, -ENAMETOOLONG);
+    if (in_etcd)
+        mkdir(state, 0750);
+    refused = slot_open(&slot, path, holder);
+    if (refused)
+        return complain(path, refused);
+    prefix = prefix && *prefix ? prefix : "/xce";
+    if (in_etcd) {
+        int n = (int)strlen(prefix);
+
+        while (n > 0 && prefix[n - 1] == '/')
+            n--;
+        snprintf(identity, sizeof identity, "%s/%.*s", slot.identity, 40, boot_id); /* after a boot it is another holder */
+        if (snprintf(name, sizeof name, "%.*s/%s", n, prefix, FACT) >= (int)sizeof name)
+            return complain(where, -ENAMETOOLONG);
+        refused = etcdlease_open(&etcd, where + strlen(ETCD), name, holder, identity, lease_ns);
+        election_open(election, &etcd.base, &slot, lease_ns);
+    } else {
+        refused = filelease_open(&file, path, holder, boot_id);
+        election_open(election, &file.base, &slot, lease_ns);
+    }
+    return refused ? complain(where, refused) : 0;
 }
 
 int main(int argc, char **argv)
@@ -185,19 +195,15 @@ int main(int argc, char **argv)
     const char *holder = getenv("XCE_REF_HOLDER"), *length = getenv("XCE_REF_LEASE_S");
     double lease_s = length ? strtod(length, NULL) : 10.0;
     static struct controller c;
-    int refused;
+    int status;
 
     if (argc != 2 || !(lease_s >= 0.1 && lease_s <= 3600)) {
-        fprintf(stderr, "usage: controller LEASE-FILE, with XCE_REF_LEASE_S from 0.1 to 3600\n");
+        fprintf(stderr, "usage: controller LEASE-FILE | etcd:HOST:PORT[,HOST:PORT...], with XCE_REF_LEASE_S from 0.1 to 3600\n");
         return EXIT_CONFIG;
     }
-    c.lease_ns = (int64_t)(lease_s * 1e9);
-    c.willing = 1;
-    refused = filelease_open(&c.lease, argv[1], holder ? holder : "c-controller");
-    if (refused) {
-        fprintf(stderr, "controller: cannot stand for %s: %s\n", argv[1], strerror(-refused));
-        return EXIT_UNAVAILABLE;
-    }
+    status = stand(&c.election, argv[1], holder && *holder ? holder : "c-controller", (int64_t)(lease_s * 1e9));
+    if (status)
+        return status;
     c.hb = xce_heartbeat_open(NULL, 1000, NULL);
     if (c.hb == NULL || !catch_signals(signals, 4)) {
         perror("controller");

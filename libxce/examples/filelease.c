@@ -4,6 +4,7 @@
 
 #include "filelease.h"
 
+#include "slot.h"
 #include "xce.h"
 
 #include <errno.h>
@@ -15,8 +16,7 @@
 #include <unistd.h>
 
 #define MAX_RECORD 2048
-#define MAX_TERM (INT64_C(1) << 53) /* stays exact in every JSON reader */
-#define ATTEMPTS 4                  /* tries within one request while others change the record too */
+#define ATTEMPTS 4 /* tries within one request while others change the record too */
 #define FILE_MODE 0640
 
 struct record {
@@ -24,17 +24,6 @@ struct record {
     char holder[700], boot_id[64];
     int64_t term, valid_until_ns;
 };
-
-static uint32_t crc32_of(const char *text)
-{
-    uint32_t crc = 0xffffffffu;
-    int bit;
-
-    for (; *text; text++)
-        for (crc ^= (unsigned char)*text, bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xedb88320u : crc >> 1;
-    return ~crc;
-}
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
 
@@ -80,7 +69,7 @@ static int64_t counter_in(const char *text)
     char *end;
     long long n = strtoll(text, &end, 10);
 
-    return *text >= '0' && *text <= '9' && strcmp(end, "\n") == 0 && n >= 0 && n <= MAX_TERM ? (int64_t)n : -1;
+    return *text >= '0' && *text <= '9' && strcmp(end, "\n") == 0 && n >= 0 && n <= LEASE_MAX_TERM ? (int64_t)n : -1;
 }
 
 /* ---- the record ------------------------------------------------------------------------------------------------------ */
@@ -126,7 +115,7 @@ static int parse_record(const char *text, struct record *out)
         n--;
     return n > 1 && text[0] == '{' && text[n - 1] == '}' && member(text, "holder", out->holder, sizeof out->holder, NULL)
            && member(text, "boot_id", out->boot_id, sizeof out->boot_id, NULL) && member(text, "term", NULL, 0, &out->term)
-           && member(text, "valid_until_ns", NULL, 0, &out->valid_until_ns) && out->term > 0 && out->term <= MAX_TERM;
+           && member(text, "valid_until_ns", NULL, 0, &out->valid_until_ns) && out->term > 0 && out->term <= LEASE_MAX_TERM;
 }
 
 static int valid(const struct filelease *lease, const struct record *record, int64_t now)
@@ -170,58 +159,32 @@ static int replace(struct filelease *lease, const char *expected, const struct r
 
 /* ---- the interface --------------------------------------------------------------------------------------------------- */
 
-static int usable(const char *holder)
-{
-    const char *at;
+static struct filelease *of(struct lease *lease) { return (struct filelease *)lease; }
 
-    for (at = holder; *at; at++)
-        if (*at < 0x20 || *at > 0x7e || *at == '"' || *at == '\\')
-            return 0;
-    return at > holder;
+static void answer_with(struct filelease *lease, enum lease_answer answer, const struct record *record)
+{
+    lease->answer = answer;
+    lease->base.term = record->term;
+    lease->base.valid_until_ns = record->valid_until_ns;
+    lease->base.trouble[0] = '\0';
 }
 
-int filelease_open(struct filelease *lease, const char *path, const char *holder)
+static void answer_unknown(struct filelease *lease, const char *why)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
-
-    memset(lease, 0, sizeof *lease);
-    if (boot == NULL || fgets(lease->boot_id, sizeof lease->boot_id, boot) == NULL) {
-        if (boot != NULL)
-            fclose(boot);
-        return -EIO;
-    }
-    fclose(boot);
-    lease->boot_id[strcspn(lease->boot_id, "\n")] = '\0';
-    if (!usable(holder) || strlen(holder) >= sizeof lease->holder || strlen(path) >= sizeof lease->path - 16 || *name == '\0')
-        return -EINVAL;
-    strcpy(lease->holder, holder);
-    strcpy(lease->path, path);
-    snprintf(lease->directory, sizeof lease->directory, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    snprintf(lease->lock_path, sizeof lease->lock_path, "%s.lock", path);
-    snprintf(lease->temporary, sizeof lease->temporary, "%s/.%s.%08x.tmp", lease->directory, name, crc32_of(holder));
-    snprintf(lease->slot_path, sizeof lease->slot_path, "%s.%08x.slot", path, crc32_of(holder));
-    lease->slot = open(lease->slot_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, FILE_MODE);
-    if (lease->slot < 0)
-        return -errno;
-    return flock(lease->slot, LOCK_EX | LOCK_NB) == 0 ? 0 : -EBUSY;
+    lease->answer = LEASE_UNKNOWN;
+    snprintf(lease->base.trouble, sizeof lease->base.trouble, "%s", why);
 }
 
-static enum filelease_answer answer(struct filelease *lease, enum filelease_answer what, const struct record *record)
+static void look(struct lease *base)
 {
-    lease->term = record->term;
-    lease->valid_until_ns = record->valid_until_ns;
-    return what;
-}
-
-enum filelease_answer filelease_look(struct filelease *lease)
-{
+    struct filelease *lease = of(base);
     char text[MAX_RECORD] = "";
     struct record record = {0};
 
     if (read_file(lease->path, text) < 0 || !parse_record(text, &record))
-        return FILELEASE_UNKNOWN;
-    return answer(lease, valid(lease, &record, xce_boottime_ns()) ? FILELEASE_TAKEN : FILELEASE_FREE, &record);
+        answer_unknown(lease, "cannot read the lease record");
+    else
+        answer_with(lease, valid(lease, &record, xce_boottime_ns()) ? LEASE_TAKEN : LEASE_FREE, &record);
 }
 
 /* A record that has vanished may have granted a lease: 1 once a whole one has passed without any. */
@@ -234,48 +197,106 @@ static int waited_out(struct filelease *lease, int64_t highest, int64_t now, int
     return now - lease->missing_since_ns >= length_ns;
 }
 
-enum filelease_answer filelease_acquire(struct filelease *lease, int64_t length_ns, int new_term)
+/* One try; 0: others changed the record meanwhile. */
+static int try_to_acquire(struct filelease *lease, int64_t length_ns, int new_term)
 {
     char text[MAX_RECORD] = "", counter[MAX_RECORD] = "";
-    int attempt, done;
+    int64_t before = xce_boottime_ns(), highest; /* the validity counts from before the request */
+    struct record record = {0}, new;
+    int done;
 
-    for (attempt = 0; attempt < ATTEMPTS; attempt++) {
-        int64_t before = xce_boottime_ns(), highest; /* the validity counts from before the request */
-        struct record record = {0}, new = {0};
-
-        text[0] = counter[0] = '\0';
-        if (read_file(lease->path, text) < 0 || !parse_record(text, &record) || read_file(lease->lock_path, counter) < 0)
-            return FILELEASE_UNKNOWN;
-        highest = counter_in(counter);
-        if (highest < 0 && !record.there && counter[0] != '\0')
-            return FILELEASE_UNKNOWN;
-        highest = highest < record.term ? record.term : highest;
-        if (!record.there && highest > 0 && !waited_out(lease, highest, before, length_ns))
-            return FILELEASE_UNKNOWN;
-        if (valid(lease, &record, before) && strcmp(record.holder, lease->holder) != 0)
-            return answer(lease, FILELEASE_TAKEN, &record);
-        new = record;
-        strcpy(new.holder, lease->holder);
-        strcpy(new.boot_id, lease->boot_id);
-        new.term = valid(lease, &record, before) && !new_term && record.term == highest ? highest : highest + 1;
-        new.valid_until_ns = before + length_ns;
-        done = replace(lease, text, &new);
-        if (done == 1)
-            return answer(lease, FILELEASE_HELD, &new);
-        if (done < 0)
-            return FILELEASE_UNKNOWN;
+    if (read_file(lease->path, text) < 0 || !parse_record(text, &record) || read_file(lease->lock_path, counter) < 0) {
+        answer_unknown(lease, "cannot read the lease record");
+        return 1;
     }
-    return FILELEASE_UNKNOWN;
+    highest = counter_in(counter);
+    if (highest < 0 && !record.there && counter[0] != '\0') {
+        answer_unknown(lease, "the lease record has vanished, and the highest term cannot be read");
+        return 1;
+    }
+    highest = highest < record.term ? record.term : highest;
+    if (!record.there && highest > 0 && !waited_out(lease, highest, before, length_ns)) {
+        answer_unknown(lease, "the lease record has vanished: waiting one lease for what it may have granted");
+        return 1;
+    }
+    if (valid(lease, &record, before) && strcmp(record.holder, lease->holder) != 0) {
+        answer_with(lease, LEASE_TAKEN, &record);
+        return 1;
+    }
+    new = record;
+    strcpy(new.holder, lease->holder);
+    strcpy(new.boot_id, lease->boot_id);
+    new.term = valid(lease, &record, before) && !new_term && record.term == highest ? highest : highest + 1;
+    new.valid_until_ns = before + length_ns;
+    done = replace(lease, text, &new);
+    if (done == 1)
+        answer_with(lease, LEASE_HELD, &new);
+    else if (done < 0)
+        answer_unknown(lease, "cannot write the lease record");
+    return done != 0;
 }
 
-int filelease_release(struct filelease *lease, int64_t term)
+static void acquire(struct lease *lease, int64_t length_ns, int new_term)
 {
+    int attempt;
+
+    for (attempt = 0; attempt < ATTEMPTS; attempt++)
+        if (try_to_acquire(of(lease), length_ns, new_term))
+            return;
+    answer_unknown(of(lease), "others change the lease record");
+}
+
+static void release(struct lease *base, int64_t term)
+{
+    struct filelease *lease = of(base);
     char text[MAX_RECORD] = "";
     struct record record = {0};
 
+    answer_unknown(lease, "the lease is not ours any more");
     if (read_file(lease->path, text) <= 0 || !parse_record(text, &record) || strcmp(record.holder, lease->holder) != 0
         || strcmp(record.boot_id, lease->boot_id) != 0 || record.term != term)
-        return 0;
+        return;
     record.valid_until_ns = xce_boottime_ns();
-    return replace(lease, text, &record) == 1;
+    if (replace(lease, text, &record) == 1)
+        answer_with(lease, LEASE_FREE, &record);
+}
+
+static enum lease_answer answer(struct lease *lease)
+{
+    enum lease_answer answered = of(lease)->answer;
+
+    of(lease)->answer = LEASE_PENDING;
+    return answered;
+}
+
+static int descriptor(const struct lease *lease, short *events)
+{
+    (void)lease;
+    *events = 0;
+    return -1;
+}
+
+static int64_t next_ns(const struct lease *lease)
+{
+    return ((const struct filelease *)lease)->answer == LEASE_PENDING ? LEASE_NEVER_NS : 0;
+}
+
+static const struct lease_kind kind = {look, acquire, release, answer, descriptor, next_ns};
+
+int filelease_open(struct filelease *lease, const char *path, const char *holder, const char *boot_id)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+    memset(lease, 0, sizeof *lease);
+    if (!slot_holder_usable(holder) || strlen(holder) >= sizeof lease->holder || strlen(path) >= sizeof lease->path - 16
+        || *name == '\0' || strlen(boot_id) >= sizeof lease->boot_id)
+        return -EINVAL;
+    lease->base.kind = &kind;
+    strcpy(lease->holder, holder);
+    strcpy(lease->path, path);
+    strcpy(lease->boot_id, boot_id);
+    snprintf(lease->directory, sizeof lease->directory, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    snprintf(lease->lock_path, sizeof lease->lock_path, "%s.lock", path);
+    snprintf(lease->temporary, sizeof lease->temporary, "%s/.%s.%08x.tmp", lease->directory, name, slot_number(holder));
+    return 0;
 }

@@ -1,8 +1,8 @@
 /*
  * A scheduler loop: bounded waits, a heartbeat when idle, and no work outside its lease. Usage: scheduler LOG-FILE
  *
- * Its work is a line {"term", "boottime_ns"} appended to the log every few milliseconds: proof, for a test, of who was at
- * work when. It looks at its lease before each line; once that is over it ends with status 75.
+ * Its work is a line {"term", "boottime_ns", "valid_until_ns", "pid"} appended to the log every few milliseconds: proof,
+ * for a test, of who was at work when. It looks at its lease before each line; once that is over it ends with status 75.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -16,13 +16,14 @@
 /* One piece of work; 0: the lease is over, or the log cannot be written. */
 static int work(const xce_heartbeat *hb, int log)
 {
-    char line[80];
+    char line[160];
     int n;
 
     if (!xce_lease_valid(hb))
         return 0;
-    n = snprintf(line, sizeof line, "{\"term\": %lld, \"boottime_ns\": %lld}\n", (long long)xce_lease_term(hb),
-                 (long long)xce_boottime_ns());
+    n = snprintf(line, sizeof line, "{\"term\": %lld, \"boottime_ns\": %lld, \"valid_until_ns\": %lld, \"pid\": %ld}\n",
+                 (long long)xce_lease_term(hb), (long long)xce_boottime_ns(), (long long)xce_lease_valid_until_ns(hb),
+                 (long)getpid());
     return write(log, line, (size_t)n) == n;
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cluster import etcd as _etcd
 
 
-def missing(*, etcd: bool, c: bool) -> str:
+def missing(*, c: bool) -> str:
     """Why the hosts cannot be made here; empty: they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
@@ -16,4 +16,4 @@ def missing(*, etcd: bool, c: bool) -> str:
             return f"{command} is not installed"
     if c and not (Path(__file__).parents[2] / "libxce").is_dir():
         return "the sources of libxce are not here"
-    return _etcd.MISSING if etcd and _etcd.PROGRAM is None else ""
+    return _etcd.MISSING if _etcd.PROGRAM is None else ""

@@ -34,13 +34,9 @@ INSIDE, GROUP = "XCE_CLUSTER_BASE", "XCE_CLUSTER_GROUP"
 CLEAN_S = 20.0
 
 
-def plan(rounds: int, *, etcd: bool) -> list[Fault]:
+def plan(rounds: int) -> list[Fault]:
     """So many rounds of each kind, each kind's targets in turn, the kinds mixed."""
-    found: list[list[Fault]] = []
-    for kind in KINDS:
-        targets = [fault for fault in FAULTS if fault.kind == kind and (etcd or not fault.etcd)]
-        if targets:
-            found.append(list(islice(cycle(targets), rounds)))
+    found = [list(islice(cycle([fault for fault in FAULTS if fault.kind == kind]), rounds)) for kind in KINDS]
     return [fault for together in zip(*found, strict=True) for fault in together]
 
 
@@ -65,14 +61,14 @@ def main() -> int:
         "--components",
         choices=("python", "mixed", "c"),
         default="python",
-        help="python: the reference, on etcd; mixed: the scheduler of libxce instead; c: controller and scheduler of "
-        "libxce, on a lease in a file that the three hosts share",
+        help="python: the reference; mixed: the schedulers of libxce instead, and its controller on the second host; "
+        "c: controllers and schedulers of libxce",
     )
     parser.add_argument("--keep", action="store_true", help="leave the hosts' logs where they are")
     options = parser.parse_args()
     if options.lease < MIN_LEASE_S or options.rounds < 1:
         parser.error(f"the lease must be at least {MIN_LEASE_S:g} s, and the rounds at least 1")
-    why = missing(etcd=options.components != "c", c=options.components != "python")
+    why = missing(c=options.components != "python")
     if why:
         sys.stderr.write(f"cannot try it here: {why}\n")
         return 2
@@ -84,7 +80,7 @@ def _inside(options: argparse.Namespace) -> int:
     base, group = Path(os.environ[INSIDE]), os.environ.get(GROUP)
     programs = _build(base) if options.components != "python" else None
     make_bridge()
-    faults = plan(options.rounds, etcd=options.components != "c")
+    faults = plan(options.rounds)
     began = time.monotonic()
     trial = Trial(
         base,

@@ -40,8 +40,6 @@ class Fault:
     fuse: bool = False
     stuck: bool = False
     """The controller leads on while the scheduler is gone: none comes before the agent does."""
-    etcd: bool = True
-    """It needs a store on the network."""
 
 
 def _kill_controller(scene: Scene) -> Callable[[], None]:
@@ -113,14 +111,13 @@ def _cut_pair(scene: Scene) -> Callable[[], None]:
 
 
 FAULTS = (
-    Fault(kind=KILL, target="controller", inject=_kill_controller, spares=True, etcd=False),
+    Fault(kind=KILL, target="controller", inject=_kill_controller, spares=True),
     Fault(
         kind=KILL,
         target="agent",
         inject=lambda scene: _end_agent(scene, signal.SIGKILL),
         fuse=True,
         stuck=True,
-        etcd=False,
     ),
     Fault(
         kind=KILL,
@@ -134,8 +131,8 @@ FAULTS = (
         inject=lambda scene: _end_member(scene, signal.SIGKILL, leading=True),
         spares=True,
     ),
-    Fault(kind=STOP, target="controller", inject=_stop_controller, etcd=False),
-    Fault(kind=STOP, target="agent", inject=lambda scene: _end_agent(scene, signal.SIGTERM), etcd=False),
+    Fault(kind=STOP, target="controller", inject=_stop_controller),
+    Fault(kind=STOP, target="agent", inject=lambda scene: _end_agent(scene, signal.SIGTERM)),
     Fault(
         kind=STOP,
         target="etcd beside the primary",
@@ -147,13 +144,11 @@ FAULTS = (
         target="agent and controller",
         inject=lambda scene: _freeze(scene, agent=True, controller=True),
         fuse=True,
-        etcd=False,
     ),
     Fault(
         kind=SIGSTOP,
         target="controller",
         inject=lambda scene: _freeze(scene, agent=False, controller=True),
-        etcd=False,
     ),
     Fault(
         kind=SIGSTOP,
@@ -161,7 +156,6 @@ FAULTS = (
         inject=lambda scene: _freeze(scene, agent=True, controller=False),
         fuse=True,
         stuck=True,
-        etcd=False,
     ),
     Fault(
         kind=SIGSTOP,

@@ -18,6 +18,8 @@ TRACE_MS = 3
 STOP_S, KILL_S, MARGIN_S = 0.5, 0.5, 0.5
 """What the role file gives a scheduler to stop, and what the agent keeps back of each lease."""
 STOP_BUDGET_S = STOP_S + KILL_S + MARGIN_S
+C_CONTROLLERS = {"python": (), "mixed": (2,), "c": (1, 2, 3)}
+"""Which hosts have the controller of libxce."""
 
 
 class Manager(Host):
@@ -31,7 +33,6 @@ class Manager(Host):
         net: Net,
         group: Path | None,
         members: list[str],
-        lease: Path,
         lease_s: float,
         log: Path,
         c_controller: Path | None = None,
@@ -42,11 +43,9 @@ class Manager(Host):
         self._group = group
         controller: dict[str, Any] = {"stop": {"timeout_s": 3}}
         if c_controller is not None:
-            controller |= {
-                "command": [str(c_controller), str(lease)],
-                "environment": {"XCE_REF_LEASE_S": str(lease_s), "XCE_REF_HOLDER": f"{name}/c"},
-            }
-        elif members:
+            controller["command"] = [str(c_controller), f"etcd:{','.join(members)}"]
+            controller["environment"] = {"XCE_REF_HOLDER": f"{name}/c"}
+        else:
             controller["environment"] = {"XCE_REF_ETCD": ",".join(members)}
         scheduler: dict[str, Any] = {
             "environment": {
@@ -60,7 +59,7 @@ class Manager(Host):
         if c_scheduler is not None:
             scheduler["command"] = [str(c_scheduler), str(log)]
         components = {"controller": controller, "scheduler": scheduler}
-        super().__init__(base, name=name, roles=("manager",), lease=lease, lease_s=lease_s, components=components)
+        super().__init__(base, name=name, roles=("manager",), lease_s=lease_s, components=components)
         if c_controller is not None:  # it listens nowhere
             probes = {"readiness": {"heartbeat": {}, "period_s": 0.2}}
             self.write_config(
@@ -136,7 +135,7 @@ def _with_probes(components: Any, probes: dict[str, Any]) -> dict[str, Any]:
 
 
 class Cluster:
-    """Three hosts below `base`, and below the cgroup `group`. Without etcd they share a lease in a file."""
+    """Three hosts below `base`, and below the cgroup `group`. `programs`: where those of libxce are, if any."""
 
     def __init__(
         self,
@@ -152,12 +151,11 @@ class Cluster:
         self.lease_s = lease_s
         self.nets = [Net(number) for number in (1, 2, 3)]
         self.members: list[Member] = []
-        if components != "c":
-            for number, net in enumerate(self.nets, 1):
-                member = Member(base / "etcd", f"e{number}", net.address, client=CLIENT_PORT, peer=PEER_PORT)
-                member.prefix = net.enter
-                self.members.append(member)
-            (base / "etcd").mkdir()
+        for number, net in enumerate(self.nets, 1):
+            member = Member(base / "etcd", f"e{number}", net.address, client=CLIENT_PORT, peer=PEER_PORT)
+            member.prefix = net.enter
+            self.members.append(member)
+        (base / "etcd").mkdir()
         addresses = [member.client for member in self.members]
         self.hosts = [
             Manager(
@@ -167,11 +165,10 @@ class Cluster:
                 # The third has no part of the cgroup tree: its fuse guards a process, not a group.
                 group=None if group is None or number == len(self.nets) else _delegate(group / f"m{number}"),
                 members=addresses[number - 1 :] + addresses[: number - 1],
-                lease=base / "shared.lease",
                 lease_s=lease_s,
                 log=self.log,
-                c_controller=None if components != "c" or programs is None else programs / "controller",
-                c_scheduler=None if components == "python" or programs is None else programs / "scheduler",
+                c_controller=programs / "controller" if programs and number in C_CONTROLLERS[components] else None,
+                c_scheduler=programs / "scheduler" if programs else None,
                 # No second line: only the agents and their fuses end it. The second host's does not heed SIGTERM.
                 faults="unfenced,ignore-term" if number == 2 else "unfenced",
             )

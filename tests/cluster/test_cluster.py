@@ -19,7 +19,7 @@ def test_never_two_schedulers_and_one_again(components: str, rounds: str) -> Non
 
     How soon is for a machine with nothing else to do: the command judges it, this test does not.
     """
-    why = missing(etcd=components != "c", c=components != "python")
+    why = missing(c=components != "python")
     if why:
         pytest.skip(why)
     command = [
