@@ -16,8 +16,9 @@ _OWN_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 class Planner:
     """Makes launch plans. Every method raises LaunchError with a sentence for what cannot be."""
 
-    def __init__(self, markers: Markers) -> None:
+    def __init__(self, markers: Markers, *, own_oom_score_adj: Path = _OWN_OOM_SCORE_ADJ) -> None:
         self.markers = markers
+        self._own_oom_score_adj = own_oom_score_adj
         self._accounts = Accounts()
 
     def main(
@@ -41,7 +42,7 @@ class Planner:
             directory=spec.working_directory or "/",
             output_fd=output_fd,
             nofile=spec.limits.nofile,
-            oom_score_adj=_oom_score_adj(spec),
+            oom_score_adj=self._oom_score_adj(spec),
             own_pid_key=environment.MAIN_PID,
             not_after_ns=action.not_after_ns,
             cgroup_fd=cgroup_fd,
@@ -74,7 +75,7 @@ class Planner:
             directory=spec.working_directory or "/",
             output_fd=output_fd,
             nofile=spec.limits.nofile,
-            oom_score_adj=_oom_score_adj(spec),
+            oom_score_adj=self._oom_score_adj(spec),
         )
 
     def _account(self, spec: ComponentSpec) -> Account:
@@ -84,19 +85,18 @@ class Planner:
             detail = f"cannot run {spec.name} as user {spec.user}: {error}"
             raise LaunchError(error.errno, "user", detail) from error
 
+    def _oom_score_adj(self, spec: ComponentSpec) -> int | None:
+        """What the role says; else nothing of the protection that the agent has for itself (None: as it is)."""
+        if spec.oom_score_adj is not None:
+            return spec.oom_score_adj
+        try:
+            own = int(self._own_oom_score_adj.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+        return 0 if own < 0 else None
+
 
 def _merged(marks: dict[str, str], variables: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """Marks first, and no variable of the role in their place."""
     rest: Iterable[tuple[str, str]] = ((key, value) for key, value in variables.items() if key not in marks)
     return (*marks.items(), *rest)
-
-
-def _oom_score_adj(spec: ComponentSpec) -> int | None:
-    """What the role says; else nothing of the protection that the agent has for itself (None: as it is)."""
-    if spec.oom_score_adj is not None:
-        return spec.oom_score_adj
-    try:
-        own = int(_OWN_OOM_SCORE_ADJ.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return 0 if own < 0 else None
