@@ -21,7 +21,7 @@ from node_manager.core.latches import (
     Recommissioned,
     Undrained,
 )
-from node_manager.core.nodestate import Member, NodePhase, drain_of
+from node_manager.core.nodestate import Member, NodePhase, drain_of, states_host
 from node_manager.core.run import Phase
 from node_manager.core.spec import CommandSpec, KillScope, OnDeadline
 from node_manager.core.states import Aim, jobs_are_old, jobs_of
@@ -247,12 +247,16 @@ def _decommission(turn: Turn, command: Command) -> None:
         if drain_of(member.spec) is not None or any(fact.startswith(HOST_PREFIX) for fact in member.spec.stop_when)
     ]
     parts = [f"stops {', '.join(member.spec.name for member in stops)}" if stops else "nothing here depends on it"]
+    parts += map(_fate_of_jobs, filter(_has_jobs, stops))
+    # Only who states the host's facts could tell its controller, and it is not started again to do so.
+    mute = [member.spec.name for member in stops if states_host(member.spec) and member.state.run is None]
+    parts += [f"{name} is down and tells no controller: decommission the host there too" for name in mute]
     latch = _operator_latch(turn, command, HostState.DECOMMISSIONED)
     _say(
         turn,
         command,
         OperatorLatched(latch=latch),
-        answer=f"decommissioned: {'; '.join([*parts, *map(_fate_of_jobs, filter(_has_jobs, stops))])}",
+        answer=f"decommissioned: {'; '.join(parts)}",
         again=f"this host is decommissioned already{_said(turn, latch)}",
     )
 

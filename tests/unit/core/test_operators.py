@@ -198,6 +198,9 @@ class TestRepeated:
         assert [hold.reason for hold in world.disk.holds] == [""]
 
 
+MUTE = "worker is down and tells no controller: decommission the host there too"
+
+
 class TestDecommission:
     @pytest.mark.parametrize(
         ("worker", "jobs", "answer"),
@@ -227,7 +230,17 @@ class TestDecommission:
         say(world, Verb.STOP, "worker")
         world.exit("worker", code=0)
         told = "decommissioned: stops worker; the 2 jobs of worker that it last reported are left running"
-        assert say(world, Verb.DECOMMISSION) == told
+        assert say(world, Verb.DECOMMISSION) == f"{told}; {MUTE}"
+
+    def test_a_drained_worker_tells_nobody(self) -> None:
+        """The controller cannot hear of it any more: the operator is told, and the worker is not started for that."""
+        world = running(WORKER)
+        say(world, Verb.DRAIN)
+        world.beat("worker", host_state=HostState.DRAINED, epoch=1)
+        world.exit("worker", code=0)
+        assert State.STOPPED is world.component("worker").state
+        assert say(world, Verb.DECOMMISSION) == f"decommissioned: stops worker; {MUTE}"
+        assert State.STOPPED is world.component("worker").state
 
 
 def facts(world: World) -> list[tuple[object, ...]]:
