@@ -213,6 +213,8 @@ class Agent:
     def under_way(self) -> tuple[str, ...]:
         """Return, in words, what has to be over before the program can be replaced; nothing: now it can."""
         found = list(self._outstanding.to_wait_for())
+        if self.processes.fuses is not None and self.processes.fuses.launching:
+            found.append("the start of a fuse")  # it would die with the thread that makes it
         if self._queue:
             found.append("what has just happened")
         if self._answers:

@@ -145,6 +145,11 @@ class Fuses:
                 continue
             fuse.keep(None if run.lease_until_ns is None else run.lease_until_ns - LEASE_MARGIN_NS)
 
+    @property
+    def launching(self) -> bool:
+        """Whether a fuse is between fork and exec."""
+        return any(launch.report_fd >= 0 for launch in self.launches.values())
+
     def reap(self, pid: int) -> bool:
         """Take the end of a child that was a fuse; False: it was none."""
         launch = self.launches.get(pid)

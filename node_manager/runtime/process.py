@@ -97,9 +97,9 @@ class Processes:
         self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir, sockets=sockets))
         self.groups = groups
         self._configured: NodeSpec | None = None
-        self._fuses = None
+        self.fuses = None
         if fuse_dir is not None:
-            self._fuses = Fuses(loop, fuse_dir, nonce=nonce, groups=groups, lost=self._fuse_lost)
+            self.fuses = Fuses(loop, fuse_dir, nonce=nonce, groups=groups, lost=self._fuse_lost)
         self._trees = Trees(loop, nonce=nonce, subreaper=subreaper, procfs=procfs, groups=groups)
         self.helpers = Helpers(loop, self._trees, self._planner)
         """Runs commands beside components; exec probes use it too."""
@@ -107,7 +107,7 @@ class Processes:
         self._starter = Starter(
             self._planner,
             groups=groups,
-            fuses=self._fuses,
+            fuses=self.fuses,
             log_dir=log_dir,
             warn=warn,
             begun=self._begun,
@@ -146,8 +146,8 @@ class Processes:
         self._by_pid.clear()
         self._stuck.close()
         self._starter.close()
-        if self._fuses is not None:
-            self._fuses.close()
+        if self.fuses is not None:
+            self.fuses.close()
         self._trees.close()
         if self.groups is not None:
             self.groups.close()
@@ -161,10 +161,10 @@ class Processes:
             self._configured = state.spec
             if self.groups is not None:
                 self.groups.configure(state.spec)
-            if self._fuses is not None:
-                self._fuses.configure(state.spec)
-        if self._fuses is not None:
-            self._fuses.keep(state.members)
+            if self.fuses is not None:
+                self.fuses.configure(state.spec)
+        if self.fuses is not None:
+            self.fuses.keep(state.members)
 
     def spawn(self, action: actions.Spawn) -> None:
         """Start a main process. Posts Spawned or SpawnFailed exactly once; never raises."""
@@ -242,8 +242,8 @@ class Processes:
         self._trees.plant(Root(main.owner, main.generation, main.pid, main.start_ticks))
         if self.groups is None or not self.groups.adopt(main.component, main.generation, main.pid):
             self._trees.look_everywhere(main.component)
-        if self._fuses is not None:
-            self._fuses.adopted(main.component)
+        if self.fuses is not None:
+            self.fuses.adopted(main.component)
         self._loop.add_reader(main.pidfd, self._ended, main)
         return True
 
@@ -317,7 +317,7 @@ class Processes:
                 self._ended(self._by_pid[pid])
             elif self.helpers.owns(pid):
                 self.helpers.exited(pid)
-            elif self._fuses is not None and self._fuses.reap(pid):
+            elif self.fuses is not None and self.fuses.reap(pid):
                 continue
             else:
                 self._reap_stranger(pid)
@@ -420,7 +420,8 @@ class Processes:
         self._ending = None
         left = self._trees.left(main.owner, main.generation, main.pid)
         groups = self.groups
-        oom = groups is not None and status.signal == signal.SIGKILL and groups.oom_killed(*main.run)
+        killed = status.signal == signal.SIGKILL or status == ExitStatus()
+        oom = killed and groups is not None and groups.oom_killed(*main.run)
         if main.child:
             with suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, main.pidfd, os.WEXITED | os.WNOHANG)

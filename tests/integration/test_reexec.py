@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from tests.integration.host import BOUND_S, Host, wait_until
 from tests.integration.test_generic import make_with
+from tests.unit.runtime.hung import hung_directory
 
 Make = Callable[..., Host]
 
@@ -258,13 +259,7 @@ def test_no_descriptor_is_left_inheritable(make_host: Make) -> None:
     version(host, "1.0")
     host.start()
     upgrade(host, ok=True)
-    process = Path(f"/proc/{agent_pid(host)}")
-    flags = {
-        number: int((process / "fdinfo" / number).read_text().splitlines()[1].split()[1], 8)
-        for number in os.listdir(process / "fd")  # noqa: PTH208 - names, not paths
-        if int(number) > 2
-    }
-    assert {process.joinpath("fd", number).readlink() for number in flags if not flags[number] & os.O_CLOEXEC} == set()
+    assert inheritable(agent_pid(host)) == set()
 
 
 def _descriptors(pid: int) -> int:
@@ -355,6 +350,101 @@ def test_a_version_that_fails_after_the_exec_falls_back(make_host: Make, how: st
     version(host, "3.0")
     upgrade(host, ok=True, old="1.0", new="3.0", count=2)
     assert before == host.pids()
+
+
+EXEC_FAILS = {
+    "is gone": ("os.unlink({link!r})", "No such file or directory (ENOENT)"),
+    "may not be executed": ("os.chmod({link!r}, 0o600)", "Permission denied (EACCES)"),
+    "is half written": ("open({link!r}, 'w').close()", "Exec format error (ENOEXEC)"),
+}
+
+
+@pytest.mark.parametrize("how", EXEC_FAILS)
+def test_a_program_that_cannot_be_executed_after_a_good_check(make_host: Make, place: Path, how: str) -> None:
+    """It was well a moment ago: the old program says why it is not the new one, and everything is as it was.
+
+    What was let go for the successor is begun again, and nothing is left that a child could inherit.
+    """
+    gate, begun = place / "gate", place / "begun"
+    os.mkfifo(gate)
+    checked = {"command": ["/bin/sh", "-c", f"echo begun >> {begun}; cat {gate}"], "timeout_s": 600}
+    asked = place / "asked"
+    probe = {"exec": {"command": ["/bin/sh", "-c", f"echo x >> {asked}"]}, "period_s": 0.2, "timeout_s": 30}
+    host = make_with(
+        make_host,
+        one={"command": ["/bin/sleep", "300"], "probes": {"readiness": probe}},
+        waits={"command": ["/bin/sleep", "300"], "pre_start": checked},
+    )
+    version(host, "1.0")
+    host.start()
+    host.wait_for("one", state="running", ready=True)
+    wait_until(begun.exists, "the check has begun")
+    before, events = host.pids(), host.events()
+    link = str(host.base / "bin" / "xce-node-manager")
+    breaks, sentence = EXEC_FAILS[how]
+    action = breaks.format(link=link)
+    version(host, "2.0", f"import os, sys\nif sys.argv[1] == 'self-check':\n    {action}\n")
+    said = host.ctl("reexec", ok=1)
+    assert f"cannot execute {link}: {sentence}; 1.0 goes on" in said
+    status = host.status()
+    assert (agent_pid(host), "1.0") == (status["node"]["agent_pid"], status["node"]["agent_version"])
+    assert (status["node"]["reexec"]["ok"], status["node"]["reexec"]["count"]) == (False, 1)
+    assert events == host.events()[: len(events)]
+    assert "agent.reexec_failed" in [event["event"] for event in host.events()]
+    assert before == host.pids()
+    wait_until(lambda: begun.read_text().split() == ["begun", "begun"], "the check has begun again")
+    asked.unlink()
+    wait_until(asked.exists, "probes go on")
+    assert inheritable(agent_pid(host)) == set()
+    with gate.open("w"):
+        pass
+    host.wait_for("waits", state="running", generation=1)
+    assert "component.pre_start_failed" not in names(host)
+    version(host, "3.0")
+    upgrade(host, ok=True, old="1.0", new="3.0", count=2)
+    assert before["one"] == host.pids()["one"]
+
+
+def test_a_start_under_way_is_waited_for(make_host: Make, place: Path) -> None:
+    """A child between fork and exec would die with the old program: it gets there, or is given up, before the exec."""
+    home, ran = place / "home", place / "ran"
+    home.mkdir()
+    host = make_with(
+        make_host,
+        hangs={
+            "command": ["/bin/sh", "-c", f"echo x >> {ran}"],
+            "working_directory": str(home),
+            "restart": {"initial_s": 1000, "cap_s": 3600},
+        },
+        one={"command": ["/bin/sleep", "300"]},
+    )
+    version(host, "1.0")
+    with hung_directory(home) as fail:
+        host.start()
+        host.wait_for("one", state="running")
+        before = host.component("hangs")
+        version(host, "2.0")
+        upgrade(host, ok=True)
+        after = host.component("hangs")
+        assert (before["state"], before["generation"]) == ("starting", 1)
+        assert (after["state"], after["generation"]) == ("backoff", 1)
+        assert "not begun within 5 s" in after["reason"]
+        fail()
+    children = Path(f"/proc/{agent_pid(host)}/task/{agent_pid(host)}/children")
+    wait_until(lambda: children.read_text().split() == [str(host.pids()["one"])], "nothing is left of the start")
+    assert not ran.exists()
+
+
+def inheritable(pid: int) -> set[Path]:
+    """What a child of this process could inherit by mistake."""
+    process = Path(f"/proc/{pid}")
+    found = set()
+    for number in os.listdir(process / "fd"):  # noqa: PTH208 - names, not paths
+        with suppress(FileNotFoundError):  # closed meanwhile
+            flags = int((process / "fdinfo" / number).read_text().splitlines()[1].split()[1], 8)
+            if int(number) > 2 and not flags & os.O_CLOEXEC:
+                found.add((process / "fd" / number).readlink())
+    return found
 
 
 def test_a_command_under_way_is_not_cut_off(make_host: Make, place: Path) -> None:

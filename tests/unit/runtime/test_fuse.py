@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node_manager.core.spec import ComponentSpec, KillScope, StopSpec
+from node_manager.core.spec import ComponentSpec, HostSpec, KillScope, NodeSpec, StopSpec
 from node_manager.runtime import cgroupfs, kernel
 from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.cgroup import Group, Groups
@@ -381,6 +381,16 @@ def test_a_successor_renews_it(host: Host) -> None:
     host.run_until(lambda: boottime_ns() > deadline_ns + SOON_NS, "the old deadline")
     assert alive(pid)
     assert host.lost == []
+
+
+def test_a_fuse_on_its_way_is_known_to_be(host: Host) -> None:
+    """From its fork to its exec it dies with an exec of the agent, who therefore has to know; then no longer."""
+    assert not host.fuses.launching
+    host.fuses.configure(NodeSpec(host=HostSpec(name="h"), roles=(), components=(SPEC,)))
+    assert host.fuses.launching
+    host.run_until(lambda: not host.fuses.launching, "its exec")
+    host.fuses.configure(NodeSpec(host=HostSpec(name="h"), roles=(), components=()))
+    host.run_until(host.fuse_ended, "its end")
 
 
 def test_a_process_whose_fuse_is_gone_is_not_taken_for_guarded(host: Host) -> None:
