@@ -75,6 +75,7 @@ class Children:
 
     def let_go(self) -> None:
         """Kill the probes and checks that are under way, for a successor in this process to begin them again."""
+        self._preflight.let_go()
         self._probers.close()
         self._processes.helpers.close()
         self._probers = Probers(self._loop, post=self._post, helpers=self._processes.helpers)

@@ -102,6 +102,12 @@ class Preflight:
             if isinstance(late, RunHelper):
                 self._refuse(late, "the component has ended")
 
+    def let_go(self) -> None:
+        """Forget checks and probes without an answer: they are begun again, by a successor in this process or here."""
+        for flight in list(self._flights.values()):
+            if isinstance(flight.action, RunPreStart | RunProbe):
+                self._land(flight)
+
     def close(self) -> None:
         """Carry nothing out any more."""
         self._crew.close()

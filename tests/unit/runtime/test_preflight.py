@@ -173,6 +173,20 @@ def test_what_is_not_wanted_any_more_is_answered(nss: Desk) -> None:
     assert nss.gone == [spawn(local(), 2)]
 
 
+def test_what_is_let_go_can_be_asked_for_again(nss: Desk) -> None:
+    """A check and a probe that a successor begins again get no answer here; where there is none, they are begun anew."""
+    for action in (CHECK, PROBE):
+        nss.clear(action)
+    nss.preflight.let_go()
+    for action in (CHECK, PROBE):
+        nss.clear(action)
+    assert nss.posted == []
+    nss.accounts.answers.set()
+    nss.run()
+    nss.run()
+    assert nss.gone == [CHECK, PROBE]
+
+
 def test_the_end_of_a_run_ends_what_was_to_be_done_beside_it(nss: Desk) -> None:
     """Its probe needs no answer, its command gets one; another run's probe is left alone."""
     later = replace(PROBE, generation=2, probe=ProbeKind.LIVENESS)
