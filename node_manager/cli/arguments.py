@@ -14,6 +14,8 @@ from node_manager.cli.waiting import GOALS, goal_error
 DEFAULT_SOCKET = "/run/xce/node-manager/status.sock"
 SOCKET_VARIABLE = "XCE_STATUS_SOCKET"
 NS_PER_S = 1_000_000_000
+DEFAULT_LINES = 100
+"""Of a component's output: what happened last, on a few screens."""
 _HELP_WIDTH = 100
 """Wider lines of help are hard to read."""
 _MAX_DEADLINE_D = 30
@@ -30,6 +32,7 @@ examples:
   xce-nodectl wait --for drained --timeout 2h
   xce-nodectl stop worker --reason "disk swap"
   xce-nodectl events --follow worker
+  xce-nodectl logs --follow worker       what worker prints
   xce-nodectl --json status | jq .node.ready
 
 exit status:
@@ -111,6 +114,13 @@ def parser() -> argparse.ArgumentParser:
     events.add_argument("component", metavar="COMPONENT", nargs="?", help="only events of this component")
     events.add_argument("--after", type=_sequence, default=0, metavar="SEQ", help="only newer events than this")
     events.add_argument("--follow", action="store_true", help="stay and show events as they happen, until Ctrl-C")
+    logs = command("logs", "show what a component has printed, from its file or from the journal")
+    logs.add_argument("component", metavar="COMPONENT")
+    logs.add_argument(
+        "-n", "--lines", type=_line_count, default=DEFAULT_LINES, metavar="N",
+        help=f"the last N lines; default {DEFAULT_LINES}",
+    )  # fmt: skip
+    logs.add_argument("-f", "--follow", action="store_true", help="stay and show further lines, until Ctrl-C")
     for name, summary in _COMPONENT_VERBS.items():
         command(name, summary, reason).add_argument("component", metavar="COMPONENT", nargs="+")
     drain = command("drain", "take no more work and let what runs end", reason)
@@ -148,6 +158,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if arguments.command == "wait" and (wrong := goal_error(arguments.goal, arguments.component)):
         main.error(f"cannot wait: {wrong}")
     return arguments
+
+
+def _line_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):  # noqa: PLR2004  journalctl reads 32 bits
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
+    return int(text)
 
 
 def _sequence(text: str) -> int:

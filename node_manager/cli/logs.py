@@ -1,4 +1,4 @@
-"""Where the agent's own log goes: the journal with its fields where systemd-python is present, else standard error.
+"""Where the agent's own log goes: the journal with its fields under systemd, else standard error.
 
 A log that is not read, is full, or is gone must not touch supervision. So entries go through a bounded queue to a
 thread of their own; what does not fit, or cannot be written, is dropped and counted, and status says how much.
@@ -9,10 +9,12 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
+
+from node_manager.cli import journal_entry
 
 QUEUE_ENTRIES = 4096
 """Entries that wait for a log that hangs: minutes of an eventful host, about 1 MiB."""
@@ -74,9 +76,8 @@ def configure(*, under_systemd: bool) -> Sink:
     """Set structlog up, once, for this process; return where the entries go."""
     sink = Sink()
     processors: list[Any] = [structlog.processors.add_log_level]
-    send = _journal_send() if under_systemd and _stderr_is_the_journal() else None
-    if send is not None:
-        processors.append(JournalProcessor(send, sink))
+    if under_systemd and _stderr_is_the_journal():
+        processors.append(JournalProcessor(journal_entry.send, sink))
     elif sys.stderr.isatty():
         processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
         processors.append(structlog.dev.ConsoleRenderer(pad_event_to=0))
@@ -104,7 +105,7 @@ class _Lines:
 class JournalProcessor:
     """Sends an entry with its fields to the journal and ends there."""
 
-    def __init__(self, send: Any, sink: Sink) -> None:
+    def __init__(self, send: Callable[[Mapping[str, str]], None], sink: Sink) -> None:
         self._send = send
         self._sink = sink
 
@@ -112,20 +113,16 @@ class JournalProcessor:
         """Send one entry; raises DropEvent, structlog's way to say that nothing is left to do."""
         event = str(entry.pop("event"))
         level = entry.pop("level", "info")
-        text = " ".join([event, *(f"{name}={value}" for name, value in entry.items())])
         fields = {f"XCE_{name.upper()}": str(value) for name, value in entry.items()}
         priority = {"warning": 4, "error": 3, "critical": 2}.get(level, 6)
-        fields |= {"PRIORITY": str(priority), "XCE_EVENT": event, "SYSLOG_IDENTIFIER": "xce-node-manager"}
-        self._sink.put(lambda: self._send(text, **fields))
+        fields |= {
+            "MESSAGE": " ".join([event, *(f"{name}={value}" for name, value in entry.items())]),
+            "PRIORITY": str(priority),
+            "SYSLOG_IDENTIFIER": "xce-node-manager",
+            "XCE_EVENT": event,
+        }
+        self._sink.put(lambda: self._send(fields))
         raise structlog.DropEvent
-
-
-def _journal_send() -> Any:
-    try:
-        from systemd import journal  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        return None
-    return journal.send
 
 
 def _stderr_is_the_journal() -> bool:

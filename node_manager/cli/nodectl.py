@@ -50,6 +50,8 @@ class Nodectl:
                 return self._each(arguments.component, self._why)
             case "events":
                 return self._events()
+            case "logs":
+                return self._logs()
             case "start" | "stop" | "restart" as verb:
                 return self._each(
                     arguments.component, lambda name: self._change(f"/v1/components/{_quoted(name)}/{verb}", name)
@@ -153,6 +155,26 @@ class Nodectl:
             if len(events) < _EVENTS_PAGE:
                 return DONE
             after = events[-1]["seq"]
+
+    def _logs(self) -> int:
+        from node_manager.cli import component_log
+
+        component = self._arguments.component
+        try:
+            answer = self._client.get(f"/v1/components/{_quoted(component)}/why")
+        except NotReachable as absent:
+            error(str(absent))
+            error(f"without it: `journalctl -t {component}`, or its file in the log directory (/var/log/xce)")
+            return UNREACHABLE
+        if not answer.ok:
+            return self._refused(answer)
+        return component_log.show(
+            clean(answer.body),
+            self._screen,
+            lines=self._arguments.lines,
+            follow=self._arguments.follow,
+            as_json=self._json,
+        )
 
     def _unknown(self, component: str) -> str:
         """Say that there is no such component, neither now nor in the history; empty: there is, or may be."""

@@ -128,6 +128,8 @@ def _last_exit(body: dict[str, Any]) -> list[str]:
 
 def _log(body: dict[str, Any]) -> list[str]:
     """Where its output goes and how that ends, where the agent says so."""
+    if body.get("journal"):
+        return [f"in the journal: xce-nodectl logs {one_line(body['component'])}"]
     if not body.get("log"):
         return []
     # Not `one_line`: the indentation of a traceback is worth keeping.

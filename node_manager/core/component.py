@@ -230,7 +230,7 @@ class _Turn(Watcher):
         if found.ready and run.readiness is not None:
             run = replace(run, readiness=replace(run.readiness, verdict=True, detail="ready when it was adopted"))
         self.set_run(run)
-        self.log("component.adopted", generation=found.generation, pid=found.pid)
+        self.log("component.adopted", role=self.spec.role, generation=found.generation, pid=found.pid)
         self.enter(State.RUNNING if run.passed_startup else State.STARTING, "adopted")
         self.state = replace(self.state, since_ns=found.started_ns)
         self.act_on_probes()
@@ -334,7 +334,7 @@ class _Turn(Watcher):
     def spawned(self, run: Run, event: Spawned) -> None:
         run = runs.begin(self.spec, replace(run, phase=Phase.LIVE, pid=event.pid), self.now)
         self.set_run(run)
-        self.log("component.spawned", generation=event.generation, pid=event.pid)
+        self.log("component.spawned", role=self.spec.role, generation=event.generation, pid=event.pid)
         if self.state.aim is not Aim.NONE:
             self.signal_stop(run, self.state.reason)
             return

@@ -19,7 +19,7 @@ from node_manager.runtime import metrics
 from node_manager.runtime.agent import Agent
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.handover import Replaced
-from node_manager.runtime.output import log_file
+from node_manager.runtime.output import journal_matches, log_file
 from node_manager.runtime.spawn import NATIVE
 
 ADMIN_GROUP = "xce-admin"
@@ -75,6 +75,7 @@ class AgentBackend:
         body["history"] = agent.history.of(component, HISTORY_IN_WHY)
         log = log_file(member.spec.log, component, agent.settings.log_dir)
         body["log"] = None if log is None else str(log)
+        body["journal"] = journal_matches(member.spec.log, component)
         return body
 
     def events(self, after: int, limit: int) -> list[dict[str, Any]]:

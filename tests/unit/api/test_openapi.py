@@ -63,6 +63,7 @@ WHY = why_body(
     history=[event(1, old="running", new="backoff"), event(2, count=4, first_at="2025-10-09T08:53:01.000Z")],
     log="/var/log/xce/worker.log",
     log_tail=["Traceback", "  line 1"],
+    journal=["SYSLOG_IDENTIFIER=worker", "_UID=0"],
 )
 
 

@@ -1,11 +1,18 @@
 """The agent's own log never touches supervision."""
 
 import os
+import socket
+import struct
 import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
 import pytest
 import structlog
 
+from node_manager.cli import journal_entry
+from node_manager.cli.journal_entry import MAX_VALUE_BYTES
 from node_manager.cli.logs import QUEUE_ENTRIES, JournalProcessor, Sink
 
 
@@ -49,22 +56,42 @@ def test_a_log_that_is_gone_is_survived() -> None:
 
 def test_the_journal_gets_the_fields() -> None:
     """An entry becomes one message for people and one field for each value; nothing is printed beside it."""
-    sent: list[tuple[str, dict[str, str]]] = []
+    sent: list[Mapping[str, str]] = []
     sink = Sink()
-    processor = JournalProcessor(lambda text, **fields: sent.append((text, fields)), sink)
+    processor = JournalProcessor(sent.append, sink)
     entry = {"event": "component.exited", "level": "warning", "component": "worker", "generation": 3}
     with pytest.raises(structlog.DropEvent):
         processor(None, "warning", entry)
     sink.close()
     assert sent == [
-        (
-            "component.exited component=worker generation=3",
-            {
-                "PRIORITY": "4",
-                "XCE_EVENT": "component.exited",
-                "SYSLOG_IDENTIFIER": "xce-node-manager",
-                "XCE_COMPONENT": "worker",
-                "XCE_GENERATION": "3",
-            },
-        )
+        {
+            "MESSAGE": "component.exited component=worker generation=3",
+            "PRIORITY": "4",
+            "SYSLOG_IDENTIFIER": "xce-node-manager",
+            "XCE_EVENT": "component.exited",
+            "XCE_COMPONENT": "worker",
+            "XCE_GENERATION": "3",
+        }
     ]
+
+
+def test_an_entry_is_one_datagram_of_the_native_protocol(tmp_path: Path) -> None:
+    """A value with line ends stands after its length, so that it cannot forge a field; a long one is cut."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "socket"))
+        fields = {"MESSAGE": "two\nPRIORITY=0", "XCE_EVENT": "é\udc80", "XCE_DETAIL": "x" * (MAX_VALUE_BYTES + 1)}
+        journal_entry.send(fields, tmp_path / "socket")
+        received = journal.recv(1 << 16)
+    length = struct.pack("<Q", len("two\nPRIORITY=0"))
+    expected = b"MESSAGE\n" + length + b"two\nPRIORITY=0\n" + "XCE_EVENT=é?\n".encode()
+    assert received == expected + b"XCE_DETAIL=" + b"x" * MAX_VALUE_BYTES + b"\n"
+
+
+def test_a_journal_that_is_gone_is_counted(tmp_path: Path) -> None:
+    """An entry that nobody takes is lost, and status says so; nothing else happens."""
+    sink = Sink()
+    processor = JournalProcessor(partial(journal_entry.send, path=tmp_path / "socket"), sink)
+    with pytest.raises(structlog.DropEvent):
+        processor(None, "info", {"event": "agent.started"})
+    sink.close()
+    assert sink.lost == 1

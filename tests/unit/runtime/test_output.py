@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 
 from node_manager.core.spec import LogSink
-from node_manager.runtime.output import OutputError, log_file, open_output
+from node_manager.runtime.output import OutputError, journal_matches, log_file, open_output, own_unit
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 
 def test_the_journal_gets_the_header_of_its_protocol(short_dir: Path) -> None:
-    """The stream begins with identifier, unit, priority, level prefix and forwards; then comes the output."""
+    """The stream begins with identifier, unit, priority, level prefix and forwards; then comes the output.
+
+    The unit is for the last words of what is gone before journald looks.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as journal:
         journal.bind(str(short_dir / "stdout"))
         journal.listen()
@@ -22,7 +25,7 @@ def test_the_journal_gets_the_header_of_its_protocol(short_dir: Path) -> None:
         os.close(fd)
         peer, _ = journal.accept()
         with peer, peer.makefile("rb") as stream:
-            assert stream.read() == b"worker\n\n6\n1\n0\n0\n0\nhello\n"
+            assert stream.read().decode() == f"worker\n{own_unit()}\n6\n1\n0\n0\n0\nhello\n"
 
 
 def test_without_a_journal_the_file_serves(short_dir: Path) -> None:
@@ -79,3 +82,15 @@ def test_the_file_of_a_component_is_named(tmp_path: Path) -> None:
     assert log_file(LogSink.FILE, "c", None, journal) is None
     journal.touch()
     assert log_file(LogSink.JOURNAL, "c", tmp_path, journal) is None
+
+
+def test_what_is_in_the_journal_is_selected(tmp_path: Path) -> None:
+    """By the component's name, from this service or from the agent's user; nothing where the output goes elsewhere."""
+    journal = tmp_path / "journal"
+    assert journal_matches(LogSink.JOURNAL, "c", journal) is None
+    journal.touch()
+    assert journal_matches(LogSink.FILE, "c", journal) is None
+    assert journal_matches(LogSink.INHERIT, "c", journal) is None
+    by_user = ["SYSLOG_IDENTIFIER=c", f"_UID={os.geteuid()}"]
+    by_unit = ["SYSLOG_IDENTIFIER=c", f"_SYSTEMD_UNIT={own_unit()}", "+"] if own_unit() else []
+    assert journal_matches(LogSink.JOURNAL, "c", journal) == by_unit + by_user
