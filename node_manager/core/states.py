@@ -187,11 +187,11 @@ def past_of(name: str, state: ComponentState) -> Past:
 
 
 def describe_exit(status: ExitStatus, *, oom: bool = False) -> str:
-    """Return how a process ended, as operators read it."""
+    """Return how a process ended, as operators read it. `oom`: the kernel has killed for want of memory in its run."""
     if status.code is not None:
         return f"exited with status {status.code}"
     if status.signal is None:
-        return "ended, exit status unknown"
+        return f"ended, exit status unknown{', but the kernel had killed for want of memory' if oom else ''}"
     text = f"killed by signal {status.signal} ({SIGNAL_NAMES.get(status.signal, 'unknown')})"
     if oom:
         return f"{text}, out of memory"

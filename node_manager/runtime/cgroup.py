@@ -64,7 +64,9 @@ class Group:
     inner: Path
     fd: int
     oom_kills: int = 0
-    """What the kernel had counted when this generation was begun."""
+    """What the kernel had counted in `counted_in` when this generation was begun, or taken into charge."""
+    counted_in: Path | None = None
+    """Where its kills for want of memory are counted. None: nowhere."""
 
 
 def claim(warn: Callable[[str], None]) -> tuple["Groups | None", str]:
@@ -131,6 +133,8 @@ class Groups:
         for component in spec.components:
             for group in self._groups.get(component.name, ()):
                 self._limit(group, component)
+                if group.counted_in != group.inner and _oom_kills(group.inner) is not None:
+                    self._count_oom_kills(group)  # it has a controller now
 
     def _limit(self, group: Group, spec: ComponentSpec) -> None:
         """Set the limits of a component on its group; those that it does not have are lifted."""
@@ -186,8 +190,8 @@ class Groups:
             _make_jobs(path, spec.user)
         group = Group(component=spec.name, generation=generation, path=path, inner=inner, fd=_open(inner))
         self._groups.setdefault(spec.name, []).append(group)
-        group.oom_kills = _oom_kills(group)
         self._limit(group, spec)
+        self._count_oom_kills(group)
         return group
 
     def born(self, group: Group, pid: int, start_ticks: int, lease_until_ns: int | None) -> None:
@@ -230,7 +234,7 @@ class Groups:
         except OSError:  # it has just ended
             return False
         group = Group(component=component, generation=generation, path=path, inner=inner, fd=fd)
-        group.oom_kills = _oom_kills(group)
+        self._count_oom_kills(group)
         self._groups[component] = [group]
         return True
 
@@ -305,9 +309,31 @@ class Groups:
             yield from cgroupfs.processes(group.path)
 
     def oom_killed(self, component: str, generation: int) -> bool:
-        """Whether the kernel has killed in this generation's group for want of memory."""
+        """Whether the kernel has killed in this generation's group for want of memory; asked once it has ended."""
         groups = [group for group in self._groups.get(component, ()) if group.generation == generation]
-        return any(_oom_kills(group) > group.oom_kills for group in groups)
+        return any(self._take_oom_kill(group) for group in groups)
+
+    def _count_oom_kills(self, group: Group) -> None:
+        """Count from now on: in the group, or for all components together where it has no memory controller.
+
+        The delegated group has one from systemd (MemoryAccounting=), also where no limit is configured below it.
+        """
+        for path in (group.inner, self.root):
+            count = _oom_kills(path)
+            if count is not None:
+                group.counted_in, group.oom_kills = path, count
+                return
+        group.counted_in = None
+
+    def _take_oom_kill(self, group: Group) -> bool:
+        """Whether one was counted; what is counted for all components together is taken by the first that ends."""
+        count = None if group.counted_in is None else _oom_kills(group.counted_in)
+        if count is None or count <= group.oom_kills:
+            return False
+        for other in (one for groups in self._groups.values() for one in groups):
+            if other.counted_in == group.counted_in:
+                other.oom_kills = count
+        return True
 
     def component_of(self, pid: int) -> str | None:
         """Whose group a process is in; one in a component's jobs is nobody's."""
@@ -359,11 +385,12 @@ def _make_jobs(path: Path, user: str | None) -> None:
         os.chown(file, account.uid, account.gid)
 
 
-def _oom_kills(group: Group) -> int:
+def _oom_kills(path: Path) -> int | None:
+    """What the kernel has counted in a group and below it; None: it does not."""
     try:
-        return cgroupfs.counters(group.inner, "memory.events").get("oom_kill", 0)
+        return cgroupfs.counters(path, "memory.events").get("oom_kill")
     except OSError:
-        return 0
+        return None
 
 
 def _birth(path: Path) -> Birth | None:

@@ -186,6 +186,7 @@ class TestComponentStatus:
         [
             (ExitStatus(code=3), False, "exited with status 3"),
             (ExitStatus(), False, "ended, exit status unknown"),
+            (ExitStatus(), True, "ended, exit status unknown, but the kernel had killed for want of memory"),
             (ExitStatus(signal=11, core_dumped=True), False, "killed by signal 11 (SIGSEGV), core dumped"),
             (ExitStatus(signal=9), True, "killed by signal 9 (SIGKILL), out of memory"),
             (ExitStatus(signal=15), False, "killed by signal 15 (SIGTERM)"),

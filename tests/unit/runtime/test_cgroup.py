@@ -409,18 +409,42 @@ def test_limits_are_set_and_controllers_enabled_for_them_alone(tmp_path: Path) -
 @pytest.mark.usefixtures("no_leaks")
 def test_a_kill_for_want_of_memory_is_told_from_another(short_dir: Path) -> None:
     """The kernel's own count of this generation decides: SIGKILL from elsewhere is not named an OOM kill."""
-    (short_dir / "groups").mkdir()
-    groups = Groups(short_dir / "groups")
+    root = short_dir / "groups"
+    root.mkdir()
+    groups = Groups(root)
     group = groups.open(COMPONENT, 4)
-    (group.inner / "memory.events").write_text("oom 3\noom_kill 2\n")
-    group.oom_kills = 2
+    count_oom_kills(group.inner, 2)
+    groups.configure(NodeSpec(host=HostSpec(name="h"), roles=(), components=(COMPONENT,)))
     assert not groups.oom_killed("comp", 4)
-    (group.inner / "memory.events").write_text("oom 4\noom_kill 3\n")
-    assert groups.oom_killed("comp", 4)
+    count_oom_kills(group.inner, 3)
     assert not groups.oom_killed("comp", 3)
+    assert groups.oom_killed("comp", 4)
+    assert not groups.oom_killed("comp", 4)
     groups.open(COMPONENT, 5)
     assert not groups.oom_killed("comp", 5)
     groups.close()
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_without_a_limit_the_kernel_counts_for_all_components_together(short_dir: Path) -> None:
+    """No memory controller below the delegated group: its own count tells, and each kill is one component's end."""
+    root = short_dir / "groups"
+    root.mkdir()
+    count_oom_kills(root, 7)
+    groups = Groups(root)
+    other = replace(COMPONENT, name="other")
+    groups.open(COMPONENT, 1)
+    groups.open(other, 1)
+    assert not groups.oom_killed("comp", 1)
+    count_oom_kills(root, 8)
+    assert groups.oom_killed("comp", 1)
+    assert not groups.oom_killed("other", 1)
+    groups.close()
+
+
+def count_oom_kills(group: Path, number: int) -> None:
+    """Play the kernel's part."""
+    (group / "memory.events").write_text(f"oom {number + 1}\noom_kill {number}\n")
 
 
 def _command(pid: int) -> str:
