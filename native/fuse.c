@@ -45,7 +45,7 @@
 #define CLEAN_LOOKS 2         /* a process may fork and exit behind a single look at the process table */
 #define MAX_ENVIRON (64 * 1024)
 
-enum kind { ARM_GROUP = 1, ARM_LINK, RENEW, RELEASE, ASK, RETIRE };
+enum kind { ARM_GROUP = 1, ARM_LINK, RENEW, RELEASE, ASK, RETIRE, LISTEN };
 enum mark { BLOWN = 1, LOCKED = 2, REAL_TIME = 4, OOM_SPARED = 8, OCCUPIED = 16 };
 
 struct order {
@@ -347,6 +347,22 @@ static int release(const struct order *order)
     return set_timer(0) == 0 ? 0 : EINVAL;
 }
 
+/* Somebody removed the path: agents connect to this socket from now on. */
+static int listen_at(int fd)
+{
+    int listening = 0;
+    socklen_t size = sizeof listening;
+    if (fd < 0)
+        return EBADF;
+    int flags = fcntl(fd, F_GETFL), error = 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || !listening)
+        error = EINVAL;
+    else if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || dup2(fd, LISTENER) < 0)
+        error = errno;
+    close(fd);
+    return error;
+}
+
 /* One record and the descriptor that came with it (-1: none). Its size; 0: closed; -1: nothing now. */
 static ssize_t take(int from, void *into, size_t room, int *fd)
 {
@@ -402,6 +418,10 @@ static void hear(void)
             break;
         case ASK:
             answer.error = 0;
+            break;
+        case LISTEN:
+            answer.error = listen_at(fd);
+            fd = -1;
             break;
         case RETIRE:
             retire = !occupied();

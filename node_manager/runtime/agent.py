@@ -252,7 +252,10 @@ class Agent:
 
         Raises RuntimeDirError and OSError, each with a sentence.
         """
-        return (*self._books.restore(), *self._voices.restore())
+        restored = (*self._books.restore(), *self._voices.restore())
+        if self.processes.fuses is not None:
+            self.processes.fuses.restore()
+        return restored
 
     def let_go(self) -> None:
         """Kill the probes and checks that are under way: a successor begins them again."""
@@ -378,7 +381,11 @@ class Agent:
         self.state, actions = self._core_step(self.state, event, boottime_ns())
         self._changed = self._changed or bool(actions)
         for action in actions:
-            self._carry_out(action)
+            if not isinstance(action, Log):
+                self._carry_out(action)
+        for action in actions:  # told afterwards: what is done about a word comes first
+            if isinstance(action, Log):
+                self._carry_out(action)
 
     def _after_turn(self) -> None:
         if self._closed:

@@ -35,7 +35,7 @@ ANSWER_S = 2.0
 """How long a fuse may take to answer: far longer than one that runs needs, far shorter than a lease."""
 ARM_S = 5.0
 """How long arming may take, with the start of a fuse on a host that is busy: as long as any start."""
-ARM_GROUP, ARM_LINK, RENEW, RELEASE, ASK, RETIRE = range(1, 7)
+ARM_GROUP, ARM_LINK, RENEW, RELEASE, ASK, RETIRE, LISTEN = range(1, 8)
 ORDER = struct.Struct("=IIQq")
 """kind, whole tree, generation, deadline."""
 ANSWER = struct.Struct("=iIQqIi")
@@ -60,7 +60,7 @@ class Answer:
 
 
 class Fuses:
-    """The fuses of one agent, below `directory`. `lost` gets a component, a generation and a clause.
+    """The fuses of one agent, below `directory`. `lost` gets a component, a generation and a clause; `warn` a sentence.
 
     `program` is the command of a fuse, to which the component and the nonce are added.
     """
@@ -73,6 +73,7 @@ class Fuses:
         nonce: str,
         groups: Groups | None,
         lost: Callable[[str, int, str], None],
+        warn: Callable[[str], None] = lambda _text: None,
         program: tuple[str, ...] | None = None,
     ) -> None:
         self.loop = loop
@@ -80,6 +81,7 @@ class Fuses:
         self.nonce = nonce
         self.groups = groups
         self.program = program or default_program()
+        self.warn = warn
         self._lost = lost
         self._fuses: dict[str, Fuse] = {}
         self._unproven: set[str] = set()
@@ -150,6 +152,15 @@ class Fuses:
         """Whether a fuse is between fork and exec."""
         return any(launch.report_fd >= 0 for launch in self.launches.values())
 
+    def restore(self) -> None:
+        """Have fuses listen at their paths again that somebody has removed: the next agent looks there.
+
+        What came of it is said once they have answered. Raises OSError.
+        """
+        for name, fuse in self._fuses.items():
+            if fuse.findable and not self.path(name).exists():
+                fuse.listen_anew()
+
     def reap(self, pid: int) -> bool:
         """Take the end of a child that was a fuse; False: it was none."""
         launch = self.launches.get(pid)
@@ -194,13 +205,7 @@ class Fuses:
 
     def _start(self, component: str) -> None:
         """Start a fuse. Its socket takes connections before it runs. Raises OSError and LaunchError."""
-        self.directory.mkdir(mode=0o700, exist_ok=True)
-        path = self.path(component)
-        path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(str(path))
-            path.chmod(0o600)
-            listener.listen(_BACKLOG)
+        with self.listener(component) as listener:
             launch = begin(
                 LaunchPlan(
                     command=(*self.program, component, self.nonce),
@@ -212,6 +217,21 @@ class Fuses:
             )
         self.launches[launch.pid] = launch
         self.loop.add_reader(launch.report_fd, self._settle, launch)
+
+    def listener(self, component: str) -> socket.socket:
+        """A socket at a fuse's path, for it to listen on. Raises OSError."""
+        path = self.path(component)
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        path.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            made.bind(str(path))
+            path.chmod(0o600)
+            made.listen(_BACKLOG)
+        except OSError:
+            made.close()
+            raise
+        return made
 
     def _settle(self, launch: Launch) -> None:
         """The program runs, or cannot be executed: then its socket is gone with it, which is noticed."""
@@ -240,6 +260,8 @@ class Fuse:
         self.component = component
         self.generation = 0
         """The one that it guards; 0: none that we know of."""
+        self.findable = True
+        """False: it is of an older version, and its path is gone for good."""
         self._fuses = fuses
         self._loop = fuses.loop
         self._socket: socket.socket | None = None
@@ -303,6 +325,13 @@ class Fuse:
         if not self._pending:
             self._renew()
 
+    def listen_anew(self) -> None:
+        """Give it another socket at its path, unless an order is under way. Raises OSError."""
+        if self._pending or self._socket is None:
+            return
+        with self._fuses.listener(self.component) as listener:
+            self._send(LISTEN, self.generation, 0, fd=listener.fileno())
+
     def retire(self) -> None:
         """It may go, unless it guards something: then it stays."""
         if self._socket is not None:
@@ -363,6 +392,8 @@ class Fuse:
             self._timer = None
         if answer.kind in {ARM_GROUP, ARM_LINK}:
             self._dismiss(None if answer.error == 0 else kernel.describe(answer.error))
+        elif answer.kind == LISTEN:
+            self._moved(answer.error)
         elif other or (answer.kind == ASK and answer.marks & BLOWN):
             self._gone("it guards another start")
             return
@@ -371,6 +402,20 @@ class Fuse:
             if self._wanted_ns is not None:
                 self._wanted_ns = max(self._wanted_ns, answer.deadline_ns)
         self._renew()
+
+    def _moved(self, error: int) -> None:
+        """It listens at its path again, or cannot."""
+        if error == 0:
+            self._fuses.warn(f"somebody removed the socket of the fuse of {self.component}; it listens there again")
+            return
+        self.findable = False
+        with suppress(OSError):
+            self._fuses.path(self.component).unlink()
+        self._fuses.warn(
+            f"somebody removed the socket of the fuse of {self.component}, and that fuse, of an older version, cannot "
+            "have another: it still kills at the end of the lease, but the next agent will not find it and stop "
+            f"{self.component}; restart {self.component} at a good moment"
+        )
 
     def _dismiss(self, problem: str | None) -> None:
         """Tell whoever waits for it to be armed."""

@@ -23,7 +23,7 @@ CLEAN_LOOKS = 2
 MAX_ENVIRON = 64 * 1024
 ORDER = struct.Struct("=IIQq")
 ANSWER = struct.Struct("=iIQqIi")
-ARM_GROUP, ARM_LINK, RENEW, RELEASE, ASK, RETIRE = range(1, 7)
+ARM_GROUP, ARM_LINK, RENEW, RELEASE, ASK, RETIRE, LISTEN = range(1, 8)
 BLOWN, OCCUPIED = 1, 16
 _CREDENTIALS = struct.Struct("iII")
 _NS = 1_000_000_000
@@ -184,6 +184,8 @@ class Fuse:
                 number = self.release(generation)
             elif kind == ASK:
                 number = 0
+            elif kind == LISTEN:
+                number = listen_at(fd)
             elif kind == RETIRE:
                 number = errno.EBUSY if self.occupied() else 0
         close(fd)
@@ -263,6 +265,20 @@ class Fuse:
         if self.link is not None:
             self.link.close()
             self.link = None
+
+
+def listen_at(fd: int) -> int:
+    """Somebody removed the path: agents connect to this socket from now on. The caller closes it."""
+    if fd < 0:
+        return errno.EBADF
+    made = socket.socket(fileno=os.dup(fd))
+    listening = made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    made.close()
+    if not listening:
+        return errno.EINVAL
+    os.set_blocking(fd, False)
+    os.dup2(fd, LISTENER, inheritable=False)
+    return 0
 
 
 def now_ns() -> int:

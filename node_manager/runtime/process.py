@@ -99,7 +99,7 @@ class Processes:
         self._configured: NodeSpec | None = None
         self.fuses = None
         if fuse_dir is not None:
-            self.fuses = Fuses(loop, fuse_dir, nonce=nonce, groups=groups, lost=self._fuse_lost)
+            self.fuses = Fuses(loop, fuse_dir, nonce=nonce, groups=groups, lost=self._fuse_lost, warn=warn)
         self._trees = Trees(loop, nonce=nonce, subreaper=subreaper, procfs=procfs, groups=groups)
         self.helpers = Helpers(loop, self._trees, self._planner)
         """Runs commands beside components; exec probes use it too."""
@@ -165,6 +165,15 @@ class Processes:
                 self.fuses.configure(state.spec)
         if self.fuses is not None:
             self.fuses.keep(state.members)
+
+    def prepare(self, action: actions.Spawn) -> None:
+        """Do beforehand what a start waits for, where nothing stands in its way. Posts nothing; `spawn` follows."""
+        if action.component not in self._mains:
+            self._starter.prepare(action)
+
+    def drop_spawn(self, component: str, generation: int) -> None:
+        """No `spawn` follows."""
+        self._starter.drop(component, generation)
 
     def spawn(self, action: actions.Spawn) -> None:
         """Start a main process. Posts Spawned or SpawnFailed exactly once; never raises."""

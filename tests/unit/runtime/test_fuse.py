@@ -1,6 +1,7 @@
 import asyncio
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,6 +42,7 @@ class Host:
         self.program = program
         self.groups = None if root is None else Groups(root)
         self.lost: list[tuple[str, int, str]] = []
+        self.warnings: list[str] = []
         self.deadline_ns = 0
         """The last one that a fuse was armed with."""
         self.fuses = self.make()
@@ -53,6 +55,7 @@ class Host:
             nonce=self.nonce,
             groups=self.groups,
             lost=lambda *what: self.lost.append(what),
+            warn=self.warnings.append,
             program=self.program,
         )
 
@@ -381,6 +384,48 @@ def test_a_successor_renews_it(host: Host) -> None:
     host.run_until(lambda: boottime_ns() > deadline_ns + SOON_NS, "the old deadline")
     assert alive(pid)
     assert host.lost == []
+
+
+def test_a_path_that_somebody_removed_is_made_anew(host: Host) -> None:
+    """A fuse whose socket is gone from the directory listens there again: the next agent finds it, and renews."""
+
+    def succeed(_deadline_ns: int) -> None:
+        host.told()
+        generation = host.fuses._fuses[SPEC.name].generation  # noqa: SLF001 - the record would tell
+        shutil.rmtree(host.directory / "fuse")
+        host.fuses.restore()
+        host.told()
+        host.fuses.restore()
+        host.fuses.close()
+        host.fuses = host.make()
+        host.fuses.attach(SPEC.name, generation)
+        host.keep(boottime_ns() + FAR_NS)
+        host.told()
+        host.told()
+
+    pid, deadline_ns = host.start_before(("/bin/sleep", "1000"), succeed)
+    host.run_until(lambda: boottime_ns() > deadline_ns + SOON_NS, "the old deadline")
+    assert alive(pid)
+    assert host.lost == []
+    assert {"somebody removed the socket of the fuse of sched; it listens there again"} == set(host.warnings)
+
+
+def test_a_fuse_of_an_older_version_is_said_to_be_lost_to_the_next_agent(host: Host, tmp_path: Path) -> None:
+    """What it cannot do is said once, and it goes on guarding."""
+    old = tmp_path / "old.py"
+    old.write_text(FALLBACK.read_text().replace("elif kind == LISTEN:", "elif kind == 99:"))
+    host.fuses.program = (sys.executable, "-I", "-S", str(old))
+
+    def remove(_deadline_ns: int) -> None:
+        host.told()
+        shutil.rmtree(host.directory / "fuse")
+        host.fuses.restore()
+        host.told()
+        host.fuses.restore()
+
+    pid, deadline_ns = host.start_before(("/bin/sleep", "1000"), remove)
+    assert "that fuse, of an older version" in host.warnings[-1]
+    assert deadline_ns <= host.wait_dead(pid)
 
 
 def test_a_fuse_on_its_way_is_known_to_be(host: Host) -> None:

@@ -174,7 +174,7 @@ def test_what_is_not_wanted_any_more_is_answered(nss: Desk) -> None:
 
 
 def test_what_is_let_go_can_be_asked_for_again(nss: Desk) -> None:
-    """A check and a probe that a successor begins again get no answer here; where there is none, they are begun anew."""
+    """A check and a probe that a successor begins again get no answer here; without one they are begun anew."""
     for action in (CHECK, PROBE):
         nss.clear(action)
     nss.preflight.let_go()
