@@ -147,16 +147,20 @@ def _build(directory: Path) -> Path:
     return program
 
 
-def _measure(mode: str, scheduler: Path, rounds: int, *, grouped: bool) -> None:
+def measure(rounds: int, *, grouped: bool) -> tuple[str, list[tuple[int, int]]]:
+    """The agent's cgroup mode, and of each round the microseconds to exec and to SIGTERM."""
     base = Path(tempfile.mkdtemp(prefix="xce"))
     with ExitStack() as ends:
         ends.callback(shutil.rmtree, base, ignore_errors=True)
         group = ends.enter_context(delegated()) if grouped else None
-        bench = _Bench(base, scheduler, group)
+        bench = _Bench(base, _build(base), group)
         ends.callback(bench.end)
         bench.once(1)
         samples = [bench.once(term) for term in range(2, rounds + 2)]
-        mode = f"{mode}, {bench.host.status()['node']['cgroup_mode']}"
+        return str(bench.host.status()["node"]["cgroup_mode"]), samples
+
+
+def _show(mode: str, samples: list[tuple[int, int]]) -> None:
     for index, (what, aim) in enumerate(_AIM_US.items()):
         values = sorted(sample[index] for sample in samples)
         p99 = values[min(len(values) - 1, int(len(values) * 0.99))]
@@ -167,11 +171,9 @@ def main() -> None:
     """Print one table."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else _ROUNDS
     print(f"{'us':<20} {'':<20} {'median':>8} {'p99':>8} {'worst':>8}   {rounds} rounds")
-    with tempfile.TemporaryDirectory(prefix="xce") as directory:
-        scheduler = _build(Path(directory))
-        if tree() is not None:
-            _measure("cgroup", scheduler, rounds, grouped=True)
-        _measure("session", scheduler, rounds, grouped=False)
+    if tree() is not None:
+        _show(*measure(rounds, grouped=True))
+    _show(*measure(rounds, grouped=False))
 
 
 if __name__ == "__main__":
