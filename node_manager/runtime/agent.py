@@ -412,6 +412,8 @@ class Agent:
 
     def _pulse(self) -> None:
         self._note_wall_clock()
+        if self.processes.groups is not None:
+            self.processes.groups.age(self.loop.time())
         self._schedule()
 
     def _note_wall_clock(self) -> None:

@@ -38,6 +38,9 @@ LIMITS = {
 }
 """A limit of a role file -> its controller and its file."""
 _NO_LIMIT = {"memory.max": "max", "cpu.weight": "100", "pids.max": "max"}
+OOM_FRESH_S = 5.0
+"""Kills for want of memory that are counted for all components together are told of what ends within this, or twice
+this: a job may be killed for it at any time, and what is killed for another reason days later was not."""
 _DELEGATED_FILES = ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
 
 
@@ -92,6 +95,8 @@ class Groups:
         self._groups: dict[str, list[Group]] = {}
         """By component, the newest generation last; one only unless it is leased."""
         self._fuse_fd = -1
+        self._oom_kills = 0
+        self._aged_s = 0.0
         self.unenforced: dict[str, str] = {}
         """By component, why a limit of it is not enforced."""
 
@@ -324,6 +329,16 @@ class Groups:
                 group.counted_in, group.oom_kills = path, count
                 return
         group.counted_in = None
+
+    def age(self, now_s: float) -> None:
+        """Let what ended no component in time be nobody's. Called every second or so."""
+        if now_s - self._aged_s < OOM_FRESH_S:
+            return
+        self._aged_s = now_s
+        for group in (one for groups in self._groups.values() for one in groups):
+            if group.counted_in == self.root:
+                group.oom_kills = max(group.oom_kills, self._oom_kills)
+        self._oom_kills = _oom_kills(self.root) or 0
 
     def _take_oom_kill(self, group: Group) -> bool:
         """Whether one was counted; what is counted for all components together is taken by the first that ends."""

@@ -12,7 +12,7 @@ from node_manager.core.events import ExitStatus, SpawnFailed
 from node_manager.core.spec import ComponentSpec, HostSpec, KillScope, LimitsSpec, NodeSpec, StopSpec
 from node_manager.runtime import cgroupfs
 from node_manager.runtime.accounts import Accounts
-from node_manager.runtime.cgroup import Groups
+from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import NATIVE, LaunchPlan, launch
 from tests.unit.runtime.cgroups import delegated, needs_cgroups
@@ -107,7 +107,7 @@ def test_the_agent_goes_into_a_group_of_its_own(root: Path) -> None:
 import os, sys
 from pathlib import Path
 from node_manager.runtime import cgroupfs
-from node_manager.runtime.cgroup import Groups
+from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
 root = Path(sys.argv[1])
 cgroupfs.write(root, "cgroup.procs", str(os.getpid()))
 for _ in range(2):
@@ -293,7 +293,7 @@ from pathlib import Path
 from node_manager.core.spec import ComponentSpec
 from node_manager.runtime import cgroupfs
 from node_manager.runtime.accounts import Accounts
-from node_manager.runtime.cgroup import Groups
+from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
 from node_manager.runtime.spawn import LaunchPlan, launch
 groups = Groups(Path(sys.argv[1]))
 groups.enter()
@@ -439,6 +439,25 @@ def test_without_a_limit_the_kernel_counts_for_all_components_together(short_dir
     count_oom_kills(root, 8)
     assert groups.oom_killed("comp", 1)
     assert not groups.oom_killed("other", 1)
+    groups.close()
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_job_that_was_killed_for_want_of_memory_names_nobody_later(short_dir: Path) -> None:
+    """What is counted for all together is told of an end that comes soon, and not of one that comes much later."""
+    root = short_dir / "groups"
+    root.mkdir()
+    count_oom_kills(root, 7)
+    groups = Groups(root)
+    groups.open(COMPONENT, 1)
+    groups.age(1000.0)
+    count_oom_kills(root, 8)
+    groups.age(1000.0 + OOM_FRESH_S)
+    assert groups.oom_killed("comp", 1)
+    count_oom_kills(root, 9)
+    groups.age(1000.0 + 2 * OOM_FRESH_S)
+    groups.age(1000.0 + 3 * OOM_FRESH_S)
+    assert not groups.oom_killed("comp", 1)
     groups.close()
 
 
