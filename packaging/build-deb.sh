@@ -23,6 +23,7 @@ for script in preinst postinst prerm postrm; do
 done
 install -m 644 packaging/deb/copyright "$stage/usr/share/doc/xce-node-manager/copyright"
 install -m 644 packaging/deb/lintian-overrides "$stage/usr/share/lintian/overrides/xce-node-manager"
+(cd "$stage" && find etc -type f -printf '/%p\n') >"$stage/DEBIAN/conffiles"
 {
     echo "xce-node-manager ($version) stable; urgency=medium"
     echo

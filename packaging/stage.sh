@@ -4,9 +4,9 @@
 # usage: packaging/stage.sh DIRECTORY UNIT_DIR REVISION
 #
 # The program is a virtual environment of the distribution's own Python. The package has it in one place,
-# /usr/lib/xce-node-manager/package; the maintainer scripts give each version a directory of its own (hard links) and
-# point /usr/lib/xce-node-manager/current at it last. So while a package manager replaces files, and when it fails half
-# way, the installed version stays whole.
+# /usr/lib/xce-node-manager/package; `activate`, which the package's scripts call, gives each version a directory of its
+# own (hard links) and points /usr/lib/xce-node-manager/current at it last. So while a package manager replaces files,
+# and when it fails half way, the installed version stays whole.
 set -eu
 cd "$(dirname "$0")/.."
 stage=$1
@@ -58,7 +58,8 @@ for name in xce-node-manager xce-nodectl xce-reference; do
 done
 install -m 644 units/xce-node-manager.service units/xce-node-manager-identity.service units/xce.slice "$stage$unit_dir"
 install -m 644 units/root.conf "$stage/usr/share/xce/units"
-install -m 755 units/release-controllers "$stage$lib"
+install -m 755 units/release-controllers packaging/activate "$stage$lib"
+install -D -m 644 packaging/logrotate/xce-node-manager "$stage/etc/logrotate.d/xce-node-manager"
 install -m 644 units/sysusers.conf "$stage/usr/lib/sysusers.d/xce-node-manager.conf"
 install -m 644 units/tmpfiles.conf "$stage/usr/lib/tmpfiles.d/xce-node-manager.conf"
 install -d "$stage/usr/share/xce/cloud-init"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Install what building the Debian package and the system tests need, on Debian 12 as root.
+# Install what building the packages and the system tests need, on Debian 12 as root.
 # usage: packaging/system-setup.sh
 set -eu
 packages=""
-for pair in mmdebstrap:mmdebstrap unshare:util-linux dpkg-deb:dpkg cc:gcc lintian:lintian man:man-db; do
+for pair in mmdebstrap:mmdebstrap unshare:util-linux dpkg-deb:dpkg cc:gcc lintian:lintian man:man-db rpmbuild:rpm; do
     command -v "${pair%%:*}" >/dev/null || packages="$packages ${pair##*:}"
 done
 # The package's own Python is the distribution's, whatever `python3` is in PATH.
