@@ -166,15 +166,6 @@ class Processes:
         if self.fuses is not None:
             self.fuses.keep(state.members)
 
-    def prepare(self, action: actions.Spawn) -> None:
-        """Do beforehand what a start waits for, where nothing stands in its way. Posts nothing; `spawn` follows."""
-        if action.component not in self._mains:
-            self._starter.prepare(action)
-
-    def drop_spawn(self, component: str, generation: int) -> None:
-        """No `spawn` follows."""
-        self._starter.drop(component, generation)
-
     def spawn(self, action: actions.Spawn) -> None:
         """Start a main process. Posts Spawned or SpawnFailed exactly once; never raises."""
         try:
@@ -347,14 +338,7 @@ class Processes:
             raise LaunchError(
                 0, "plan", f"cannot start {action.component}: pid {current.pid} of an earlier start still runs"
             )
-        stuck_pid = self._stuck.hanging(action.component)
-        if stuck_pid is not None:
-            raise LaunchError(
-                0,
-                "stuck",
-                f"cannot start {action.component}: an earlier attempt (pid {stuck_pid}) hangs in the kernel "
-                "before its command; a file system does not answer",
-            )
+        self._stuck.refuse(action.component)
 
     def _begun(self, action: actions.Spawn, launch: Launch, started_ns: int, group: Group | None) -> None:
         """A child is on its way to its command."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from node_manager.runtime.spawn import Launch
+from node_manager.runtime.spawn import Launch, LaunchError
 
 
 class Stuck:
@@ -43,6 +43,17 @@ class Stuck:
             return None
         self._loop.add_reader(launch.pidfd, self.hanging, component)
         return launch.pid
+
+    def refuse(self, component: str) -> None:
+        """Raises LaunchError where a child of this component hangs."""
+        pid = self.hanging(component)
+        if pid is not None:
+            raise LaunchError(
+                0,
+                "stuck",
+                f"cannot start {component}: an earlier attempt (pid {pid}) hangs in the kernel "
+                "before its command; a file system does not answer",
+            )
 
     def reap(self, pid: int) -> bool:
         """Reap this zombie if it is one of them."""
