@@ -151,6 +151,7 @@ def _stop_node(turn: Turn, event: StopNode) -> None:
     turn.node = replace(
         turn.node, phase=NodePhase.STOPPING, stop_reason=event.reason, stop_by_ns=turn.now + NODE_STOP_BOUND_NS
     )
+    turn.tell_host_state()  # on its way before the first signal
     turn.mark_all()
 
 

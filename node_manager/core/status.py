@@ -261,6 +261,7 @@ def levels(node: NodeState, name: str, now: int) -> list[tuple[str, str]]:
     if member is None:
         return []
     found = _directives(node)
+    found.append(("NODE_STOPPING", _flag(node.phase is NodePhase.STOPPING)))
     found.append(("REJOIN_BUDGET_MS", str(rejoin_budget_ns(member.spec) // NS_PER_MS)))
     for fact in dict.fromkeys((*member.spec.run_while, *member.spec.stop_when)):
         leased = node.table.leased.get(fact)

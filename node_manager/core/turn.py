@@ -136,7 +136,7 @@ class Turn:
         self.tell_host_state()
 
     def tell_host_state(self) -> None:
-        """Send the host's directives to whoever takes part in a drain or states the host's facts."""
+        """Tell what becomes of the host to whoever takes part in a drain or states the host's facts."""
         for name, member in self.members.items():
             if drain_of(member.spec) is not None:
                 self.actions.append(SendLevels(component=name))

@@ -101,6 +101,11 @@ class AgentView:
         return self.levels.get("DECOMMISSIONED") == "1"
 
     @property
+    def node_stopping(self) -> bool:
+        """The agent is stopping every component: this one's signal follows in its turn."""
+        return self.levels.get("NODE_STOPPING") == "1"
+
+    @property
     def components(self) -> dict[str, str]:
         """State of each component, by name."""
         return {name: value for name, attribute, value in self._of("COMPONENT.") if attribute is None}

@@ -66,6 +66,7 @@ class Worker:
         self._leave_ns = 0
         self._report_until_ns = 0
         self._said = False
+        self._going_down = False
         self._terminated = False
         self._link = Link(
             context.loop,
@@ -105,6 +106,7 @@ class Worker:
         self._terminated = True
         self._client.set_stopping()
         self._client.service()
+        self._heed_stop(self._client.agent)
         if self._leaving is None and not self._client.agent.decommissioned:
             self._begin_leaving(_Leaving.TOLD_TO_STOP, boottime_ns() + (LAST_WORD_NS if self._client.connected else 0))
 
@@ -115,7 +117,13 @@ class Worker:
 
     # --- what the agent says -----------------------------------------------------------------------------------
 
+    def _heed_stop(self, agent: AgentView) -> None:
+        if agent.node_stopping and not self._going_down:
+            self._journal.say("the node is being stopped: no new jobs")
+        self._going_down = agent.node_stopping
+
     def _heed(self, agent: AgentView, now_ns: int) -> None:
+        self._heed_stop(agent)
         if agent.decommissioned and self._leaving in {None, _Leaving.TOLD_TO_STOP}:
             self._report_until_ns = now_ns + REPORT_BOUND_NS
             self._begin_leaving(_Leaving.ORDERED, now_ns + STAY_NS)
@@ -163,7 +171,9 @@ class Worker:
         self._ask_again_ns = 0 if done else boottime_ns() + REPORT_NS
 
     def _drains(self) -> bool:
-        return self._client.agent.drain or self._host.state not in {None, "active"} or self._leaving is not None
+        agent = self._client.agent
+        told = agent.drain or agent.node_stopping
+        return told or self._host.state not in {None, "active"} or self._leaving is not None
 
     # --- what it states ----------------------------------------------------------------------------------------
 

@@ -47,6 +47,19 @@ def test_how_a_component_is_told() -> None:
     assert told(world.tick()) == []
 
 
+def test_a_stop_of_the_node_is_announced() -> None:
+    """What takes part in a drain is told before anything gets its signal, and by a level that no restart keeps."""
+    world = running(WORKER, WEB)
+    assert ("NODE_STOPPING", "0") in status.levels(world.state, "worker", world.now)
+    world.stop_node()
+    actions = world.past[-1][-1][2]
+    signals = [place for place, action in enumerate(actions) if isinstance(action, Signal)]
+    assert actions.index(SendLevels(component="worker")) < signals[0]
+    assert SendLevels(component="web") not in actions[: signals[0]]
+    assert ("NODE_STOPPING", "1") in status.levels(world.state, "worker", world.now)
+    assert HostState.ACTIVE is host(world)
+
+
 def test_a_worker_without_a_drain_of_its_own() -> None:
     """What states the host's facts takes part in a drain, also where its role file says nothing of it."""
     world = running(replace(WORKER, drain=None))

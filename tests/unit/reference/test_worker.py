@@ -190,6 +190,20 @@ def test_a_job_that_is_refused_waits_in_the_queue(site: Site) -> None:
     assert site.agent.said["JOBS"] == "0"
 
 
+def test_no_job_is_begun_while_the_node_is_being_stopped(site: Site) -> None:
+    """Told before its SIGTERM, the worker takes no job any more; its host's state stays what it is."""
+    (pid,) = site.run_jobs(1)
+    site.agent.tell(NODE_STOPPING="1")
+    site.beaten(2)
+    site.bench.ask(site.address, op="submit", host="h1", seconds=600, count=1, ignore_term=True)
+    site.bench.wait(lambda: sorted(site.states()) == ["queued", "running"], site.worker)
+    assert site.agent.said["JOBS"] == "1"
+    assert site.host()["state"] == "active"
+    site.worker.terminate()
+    assert site.bench.ended(site.worker) == 0
+    assert site.bench.job_pids() == [pid]
+
+
 def test_a_drain_without_a_controller_is_complete_all_the_same(site: Site) -> None:
     """With no controller to ask, the worker says how far the drain has come under the last epoch it knows."""
     (pid,) = site.run_jobs(1)
