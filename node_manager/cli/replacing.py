@@ -23,7 +23,6 @@ from node_manager.api.server import ApiServer
 from node_manager.cli import guard
 from node_manager.cli.check_child import check
 from node_manager.cli.child import Child
-from node_manager.cli.logs import Sink
 from node_manager.core.nodestate import NodePhase
 from node_manager.runtime import handover, kernel
 from node_manager.runtime.agent import Agent
@@ -73,7 +72,8 @@ def origin(environment: dict[str, str]) -> Origin:
 class Replacing:
     """Carries `reexec` out. One at a time; `replaced` is how the last one went.
 
-    `leaving` tells whether the agent is on its way out: a successor would not know that it has to go.
+    `flush` writes what threads still hold. `leaving` tells whether the agent is on its way out: a successor would not
+    know that it has to go.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Replacing:
         *,
         agent: Agent,
         api: Callable[[], ApiServer],
-        sink: Sink,
+        flush: Callable[[], None],
         origin: Origin,
         replaced: Replaced | None,
         leaving: Callable[[], bool],
@@ -92,7 +92,7 @@ class Replacing:
         self._loop = loop
         self._agent = agent
         self._api = api
-        self._sink = sink
+        self._flush = flush
         self._origin = origin
         self._check: Child | None = None
         self._done: Done | None = None
@@ -195,7 +195,7 @@ class Replacing:
         kept = self._agent.keep()
         self._agent.let_go()
         log.info("agent.replacing", old=__version__, new=self._new_version, program=self._origin.program.path)
-        self._sink.flush()
+        self._flush()
         try:
             self._execute(self._handover(kept))
         except OSError as error:

@@ -11,8 +11,8 @@ from node_manager.core import node as core
 from node_manager.core.events import Event
 from node_manager.core.nodestate import NodeState
 from node_manager.core.spec import ComponentSpec
-from node_manager.runtime import kernel
-from node_manager.runtime.journal import ACTIONS, OUTCOMES, RAISED, is_header, render_action
+from node_manager.runtime import carry, kernel
+from node_manager.runtime.journal import ACTIONS, OUTCOMES, RAISED, STATE, is_header, render_action
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Bound on one line: a configuration of a thousand components is far below it."""
@@ -47,7 +47,8 @@ class Replay:
             where = f"{self._name}:{number}"
             try:
                 if is_header(line):
-                    self.lives, self._state, self._step = self.lives + 1, NodeState(), 0
+                    self.lives, self._step = self.lives + 1, 0
+                    self._state = carry.decode(NodeState, line[STATE], STATE) if STATE in line else NodeState()
                 elif not self.lives:
                     break
                 elif "end" in line:

@@ -22,6 +22,9 @@ from node_manager.cli.premises import Premises
 from node_manager.cli.reporting import Reports
 from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.core import node as core
+from node_manager.core.actions import Action
+from node_manager.core.events import Event
+from node_manager.core.nodestate import NodeState
 from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.core.status import not_ready
 from node_manager.runtime import handover
@@ -43,6 +46,8 @@ FIRST_ANSWER_S = 8.0
 FIRST_READING_S = 30.0
 """How long the first reading may take in the foreground: an agent that supervises nothing yet ends if it fails, and a
 starved host, where a validator takes longer than usual, is no wrong configuration."""
+FLUSH_S = 1.0
+"""How long a replacement waits for the event journal: what a slow disk has not taken by then is missing in it."""
 FEEDS_PER_INTERVAL = 4
 """WATCHDOG=1 goes out so often within systemd's interval, so that one that is late does no harm."""
 
@@ -113,6 +118,7 @@ class _Daemon:
         handed: Handover | None = None,
     ) -> None:
         self._systemd = systemd
+        self._sink = sink
         self._fed_ns = 0
         self._open_to_all = False
         self._handed = handed
@@ -120,14 +126,14 @@ class _Daemon:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._journal: EventJournal | None = None
         try:
-            self._journal, problem = self._open_journal(settings) if handed is None else (None, None)
-            step = core.step if self._journal is None else self._journal.step
+            # Where there is a predecessor, it records until this program is in charge.
+            problem = None if handed is not None else self._open_journal(settings, None)
             self._agent = Agent(
                 self._loop,
                 settings,
                 user=user_name(),
                 finished=self._finish,
-                step=step,
+                step=self._step,
                 turned=self._turned,
                 settled=self._settled,
                 kept=None if handed is None else handed.agent,
@@ -143,7 +149,7 @@ class _Daemon:
             self._loop,
             agent=self._agent,
             api=lambda: self._api,
-            sink=sink,
+            flush=self._flush,
             origin=origin,
             replaced=None if handed is None else handed.replaced,
             leaving=lambda: self._leaving.asked,
@@ -178,6 +184,9 @@ class _Daemon:
         handed = self._handed
         assert handed is not None, "there was a predecessor"
         handover.pass_on(handed.descriptors, on=False)
+        problem = self._open_journal(self._agent.settings, self._agent.state)
+        if problem is not None:
+            self._recording_stopped(problem)
 
         def begin() -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, replacing.HELD_SIGNALS)
@@ -185,8 +194,6 @@ class _Daemon:
             self._agent.resume(handed.agent, handed.at_ns)
             self._replacing.note_success(handed, failure)
             self._settled()
-            if self._agent.settings.event_journal is not None:
-                self._recording_stopped("the program was replaced in place, and a journal begins with an agent's life")
 
         return self._run(begin)
 
@@ -251,19 +258,25 @@ class _Daemon:
 
     # --- the event journal ----------------------------------------------------------------------------------------
 
-    def _open_journal(self, settings: Settings) -> tuple[EventJournal | None, str | None]:
-        """Return the journal that is asked for, or why there is none. Raises JournalError in the foreground alone.
+    def _open_journal(self, settings: Settings, state: NodeState | None) -> str | None:
+        """Open the journal that is asked for, or return why there is none. `state`: a predecessor's, to go on with.
 
-        Under systemd a file that cannot be recorded to must not keep the host without its supervisor.
+        Raises JournalError for a new agent in the foreground alone: elsewhere a file that cannot be recorded to must
+        not leave the host without its supervisor.
         """
         if settings.event_journal is None:
-            return None, None
+            return None
         try:
-            return EventJournal(settings.event_journal, stopped=self._journal_stopped), None
+            self._journal = EventJournal(settings.event_journal, stopped=self._journal_stopped, state=state)
         except JournalError as error:
-            if not settings.under_systemd:
+            if not settings.under_systemd and state is None:
                 raise
-            return None, str(error)
+            return str(error)
+        return None
+
+    def _step(self, state: NodeState, event: Event, now: int) -> tuple[NodeState, tuple[Action, ...]]:
+        """Make one step of the core, and record it where that is asked for."""
+        return core.step(state, event, now) if self._journal is None else self._journal.step(state, event, now)
 
     def _journal_stopped(self, why: str) -> None:
         """Called from the journal's thread."""
@@ -274,6 +287,12 @@ class _Daemon:
         path = str(self._agent.settings.event_journal)
         self._agent.troubles[Path(path)] = why
         self._agent.note("agent.recording_stopped", file=path, why=why)
+
+    def _flush(self) -> None:
+        """Write what threads still hold: the program is about to be replaced."""
+        self._sink.flush()
+        if self._journal is not None:
+            self._journal.flush(FLUSH_S)
 
     def _close_journal(self) -> None:
         if self._journal is not None:

@@ -1,7 +1,8 @@
 """The event journal: every step of the core with its time, its event and its actions, one line of JSON each.
 
-The core is a pure function, so a journal that begins with the agent's life is enough to make the same decisions again
-on any machine: `xce-node-manager replay` does, and the first line with other actions is a fault, of the core or of the
+The core is a pure function, so a journal that begins with the agent's life, or with the state that another program of
+the same agent handed over (re-exec), is enough to make the same decisions again on any machine:
+`xce-node-manager replay` does, and the first line with other actions is a fault, of the core or of the
 journal. The loop only puts the step, whose values are all frozen, into a bounded queue; a thread of its own renders
 and writes it. Not the writer's thread: a slow or full disk under a journal must not hold up a latch. A journal with a
 hole cannot be replayed, so recording stops for good at the first line that cannot be kept, and says why.
@@ -18,8 +19,9 @@ import queue
 import secrets
 import stat
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from node_manager.core.events import ConfigLoaded, Event, Found
 from node_manager.core.nodestate import NodeState
 from node_manager.core.ordering import DIGEST_VERSION, digest_differs, process_digest
 from node_manager.core.spec import ComponentSpec, NodeSpec
-from node_manager.runtime import kernel
+from node_manager.runtime import carry, kernel
 
 FORMAT = 1
 """Version of the lines. Another version is not replayed: the events mean what the core of that time made of them."""
@@ -41,6 +43,8 @@ MAX_WAITING = 10_000
 """Steps that wait for the disk: half a minute of an event storm. Beyond it the disk is too slow to record on."""
 BATCH = 256
 """Steps written in one piece."""
+STATE = "state"
+"""Key of a header: what a predecessor handed over. Without it a life begins with nothing."""
 CLOSE_TIMEOUT_S = 5.0
 """How long the end of the agent waits for a disk that hangs."""
 ACTIONS, RAISED = OUTCOMES = ("actions", "raised")
@@ -52,6 +56,8 @@ _LEAST_SHARE = 16
 """An agent does not begin to record where less than one part in so many of the limit is left."""
 _DIGEST_BYTES = 8
 _MODE = 0o600
+_LOOK_S = 0.05
+"""How often `flush` looks whether the thread still lives."""
 
 Stopped = Callable[[str], None]
 Write = Callable[[int, bytes], int]
@@ -74,12 +80,19 @@ class _Step:
 class EventJournal:
     """Records the steps of one agent's life, after those of earlier lives in the same file.
 
-    Raises JournalError where the file cannot be used. `stopped` is called once, from the journal's own thread, when
-    recording ends before `close`. `write` is write(2).
+    `state` is what the life begins with where a predecessor handed something over (re-exec). Raises JournalError where
+    the file cannot be used. `stopped` is called once, from the journal's own thread, when recording ends before
+    `close`. `write` is write(2).
     """
 
     def __init__(
-        self, path: Path, *, stopped: Stopped, limit_bytes: int = LIMIT_BYTES, write: Write = os.write
+        self,
+        path: Path,
+        *,
+        stopped: Stopped,
+        state: NodeState | None = None,
+        limit_bytes: int = LIMIT_BYTES,
+        write: Write = os.write,
     ) -> None:
         self._path = path
         self._stopped = stopped
@@ -88,11 +101,13 @@ class EventJournal:
         self._key = secrets.token_bytes(32)
         self._hidden: dict[ComponentSpec, ComponentSpec] = {}
         self._digests: dict[ComponentSpec, str] = {}
-        self._queue: queue.Queue[_Step | None] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[_Step | threading.Event | None] = queue.Queue(MAX_WAITING)
         self._overrun = False
         self._number = 0
         self._descriptor, self._size = _open(path, limit_bytes)
-        header = {_HEADER_KEY: FORMAT, "agent_version": __version__, "pid": os.getpid()}
+        header: dict[str, Any] = {_HEADER_KEY: FORMAT, "agent_version": __version__, "pid": os.getpid()}
+        if state is not None:
+            header[STATE] = carry.encode(self._hidden_within(state))
         try:
             self._append(_line(header))
         except OSError as error:
@@ -111,6 +126,14 @@ class EventJournal:
             raise
         self._put(_Step(now, event, actions))
         return after, actions
+
+    def flush(self, bound_s: float) -> None:
+        """Write what waits, within a bound: the program is about to be replaced."""
+        written = threading.Event()
+        with suppress(queue.Full):
+            self._queue.put_nowait(written)
+            while not written.wait(_LOOK_S) and self._thread.is_alive() and bound_s > 0:
+                bound_s -= _LOOK_S
 
     def close(self) -> None:
         """Write what waits, within a bound, and let go of the file."""
@@ -143,7 +166,7 @@ class EventJournal:
     def _record(self) -> str | None:
         """Write until the end, or until one more line cannot be kept: then return why."""
         while True:
-            steps, ended = self._next()
+            steps, waiting, ended = self._next()
             lines = []
             room = self._limit_bytes - self._size - _END_BYTES
             full = False
@@ -155,6 +178,8 @@ class EventJournal:
                     break
                 lines.append(line)
             self._append(b"".join(lines))
+            for one in waiting:
+                one.set()
             if full:
                 return self._end(f"its limit of {self._limit_bytes} bytes is reached")
             if self._overrun and self._queue.empty():
@@ -162,15 +187,19 @@ class EventJournal:
             if ended:
                 return None
 
-    def _next(self) -> tuple[list[_Step], bool]:
-        """Wait for steps; True with the last ones."""
+    def _next(self) -> tuple[list[_Step], list[threading.Event], bool]:
+        """Wait for steps, and for those who wait until they are written; True with the last ones."""
         steps: list[_Step] = []
-        while len(steps) < BATCH and (not steps or not self._queue.empty()):
+        waiting: list[threading.Event] = []
+        while len(steps) < BATCH and (not (steps or waiting) or not self._queue.empty()):
             item = self._queue.get()
             if item is None:
-                return steps, True
-            steps.append(item)
-        return steps, False
+                return steps, waiting, True
+            if isinstance(item, threading.Event):
+                waiting.append(item)
+            else:
+                steps.append(item)
+        return steps, waiting, False
 
     def _end(self, why: str) -> str:
         self._append(_line({"end": why}))
@@ -209,6 +238,18 @@ class EventJournal:
             environment = tuple((name, self._digest(value)) for name, value in spec.environment)
             hidden = self._hidden[spec] = replace(spec, environment=environment)
         return hidden
+
+    def _hidden_within(self, value: Any) -> Any:
+        """Return a value of the core with every specification in it hidden, wherever it stands."""
+        if isinstance(value, ComponentSpec):
+            return self._hide(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{one.name: self._hidden_within(getattr(value, one.name)) for one in fields(value)})
+        if isinstance(value, Mapping):
+            return {key: self._hidden_within(item) for key, item in value.items()}
+        if isinstance(value, tuple):
+            return tuple(self._hidden_within(item) for item in value)
+        return value
 
     def _comparable(self, found: Found, spec: NodeSpec) -> Found:
         """Return an adopted process whose digest compares with the hidden spec as the true one did with the true."""

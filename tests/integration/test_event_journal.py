@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.host import BOUND_S, Host, wait_until
+from tests.integration.host import BOUND_S, Host
 
 SECRET = "hunter2-hunter2"  # noqa: S105 - what must not be found anywhere
 
@@ -98,16 +98,24 @@ def test_under_systemd_a_host_is_supervised_all_the_same(host: RecordingHost) ->
         assert event["file"] == str(host.journal)
 
 
-def test_a_replaced_program_ends_the_recording(host: RecordingHost) -> None:
-    """What goes on with another's state has no beginning to replay from: the journal ends there, whole, and says so."""
+def test_a_replaced_program_goes_on_recording(host: RecordingHost) -> None:
+    """The second life begins with the very state that was handed over: it replays, and no step is lost."""
     host.up()
     before = host.pids()
     host.ctl("reexec")
-    wait_until(lambda: "agent.recording_stopped" in {event["event"] for event in host.events()}, "it is said")
-    assert before == host.pids()
-    assert any("replaced in place" in warning for warning in host.status()["warnings"])
+    assert before["worker"] is not None
+    assert before["worker"] == host.pids()["worker"]
+    os.kill(before["worker"], signal.SIGKILL)
+    host.wait_for("worker", state="running", ready=True, restarts=1)
     assert host.stop() == 0
-    assert "1 life of an agent" in host.run("xce-node-manager", "replay", str(host.journal)).stdout
+    said = host.run("xce-node-manager", "replay", str(host.journal)).stdout
+    assert "2 lives of an agent" in said
+    assert "note" not in said
+    text = host.journal.read_text()
+    assert SECRET not in text
+    lives = [line for line in map(json.loads, text.splitlines()) if "xce_event_journal" in line]
+    assert ["state" in life for life in lives] == [False, True]
+    assert len({life["pid"] for life in lives}) == 1
 
 
 def _an_altered_line_is_named(host: RecordingHost, text: str) -> None:
