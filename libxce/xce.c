@@ -892,6 +892,7 @@ int xce_heartbeat_next_ms(xce_heartbeat *hb)
 }
 
 int xce_heartbeat_connected(const xce_heartbeat *hb) { return hb->connected && hb->owner == getpid(); }
+int xce_heartbeat_sent(const xce_heartbeat *hb) { return hb->fd >= 0 && hb->greeted && !hb->dirty && hb->owner == getpid(); }
 int xce_heartbeat_error(const xce_heartbeat *hb) { return hb->error; }
 
 /* ---- the interface: what the program states ------------------------------------------------------------------------ */

@@ -78,6 +78,12 @@ XCE_API int xce_heartbeat_next_ms(xce_heartbeat *hb);
 /* 1 once the agent has answered the hello on the connection that stands now. */
 XCE_API int xce_heartbeat_connected(const xce_heartbeat *hb);
 
+/*
+ * 1 while all that was stated has been sent on the connection that stands. What the agent says then may still be older
+ * than its having heard it. Before a program ends: poll until 1, for as long as it likes to wait.
+ */
+XCE_API int xce_heartbeat_sent(const xce_heartbeat *hb);
+
 /* errno of the last attempt that failed, for a log; 0 while connected. EPROTO: the agent broke the protocol. */
 XCE_API int xce_heartbeat_error(const xce_heartbeat *hb);
 

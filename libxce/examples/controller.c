@@ -26,8 +26,8 @@
 #define ETCD "etcd:"
 #define FACT "controller.primary"
 
-/* The way to giving the lease back early, after stepping down: standby is being said; look; wait for the stop; give back. */
-enum watch { NONE, SAYING, LOOKING, WAITING, RELEASING };
+/* The way to giving the lease back early, after stepping down: say standby; wait for the dependant's stop; give it back. */
+enum watch { NONE, SAYING, WAITING, RELEASING };
 
 struct controller {
     xce_heartbeat *hb;
@@ -47,22 +47,21 @@ static void step_down(struct controller *c)
 /*
  * Give the lease back early, by the one rule that allows it: the dependant was reported stopped after standby was said.
  * "After" needs a change seen since: a `stopped` that was there before may be older than a start that is under way.
+ * The first thing in a turn: standby that this turn says goes out at its end, and not then where the agent does not read.
  */
 static void watch_dependant(struct controller *c)
 {
     struct xce_component dependant;
     int told;
 
-    if (c->watch == SAYING)
-        c->watch = LOOKING; /* standby went out at the end of the last turn */
-    else if (c->watch == NONE || c->watch == RELEASING)
+    if (c->watch == NONE || c->watch == RELEASING)
         return;
     told = xce_component(c->hb, DEPENDANT, &dependant) && xce_heartbeat_connected(c->hb);
     if (!told || c->election.willing)
         c->watch = NONE;
-    else if (c->watch == LOOKING)
+    else if (c->watch == SAYING && xce_heartbeat_sent(c->hb))
         c->watch = dependant.state == XCE_STOPPED || dependant.state >= XCE_EXITED ? NONE : WAITING;
-    else if (dependant.state == XCE_STOPPED) {
+    else if (c->watch == WAITING && dependant.state == XCE_STOPPED) {
         c->watch = RELEASING;
         election_release(&c->election);
     }
@@ -117,13 +116,14 @@ static void run(struct controller *c)
     for (;;) {
         struct pollfd wait[3] = {{signal_pipe[0], POLLIN, 0}, {0, POLLIN, 0}, {0, 0, 0}};
         int64_t now, next;
+        int heard;
 
-        heed_signals(c);
         watch_dependant(c);
+        heed_signals(c);
         election_poll(&c->election);
         watch_release(c);
         state(c);
-        xce_heartbeat_poll(c->hb);
+        heard = xce_heartbeat_poll(c->hb);
         now = xce_boottime_ns();
         next = election_next_ns(&c->election);
         if (c->leave_ns != 0) {
@@ -131,8 +131,8 @@ static void run(struct controller *c)
                 return; /* a lease that it held ends by itself, if it was not given back */
             next = c->leave_ns < next ? c->leave_ns : next;
         }
-        if (c->watch == SAYING)
-            next = now;
+        if (heard > 0 || (c->watch == SAYING && xce_heartbeat_sent(c->hb)))
+            next = now; /* to look at the dependant */
         wait[1].fd = xce_heartbeat_fd(c->hb);
         wait[2].fd = lease->kind->fd(lease, &wait[2].events);
         poll(wait, 3, wait_ms(now, next, xce_heartbeat_next_ms(c->hb)));

@@ -261,14 +261,14 @@ static void take_bind(struct etcdlease *e, struct json body)
         answer_lost(e, body);
         return;
     }
-    if (revision < 1) {
-        fail(e, "cannot understand its answer: no revision in it");
+    if (revision <= e->highest) { /* or it has none */
+        fail(e, "cannot understand its answer: its revision is not above the last term");
         return;
     }
     e->ours.known = e->ours.there = e->ours.mine = 1;
     e->ours.revision = revision;
     e->ours.term = e->goes_on ? e->seen.term : revision;
-    e->highest = e->ours.term > e->highest ? e->ours.term : e->highest;
+    e->highest = e->ours.term;
     answer_with(e, LEASE_HELD, e->ours.term, e->before_ns + e->length_ns);
 }
 
@@ -361,7 +361,7 @@ static void acquire(struct lease *lease, int64_t length_ns, int new_term)
     e->ours.known = 0; /* until this one's outcome is known */
     e->length_ns = length_ns;
     e->new_term = new_term;
-    if (e->seen.known)
+    if (e->seen.known && e->seen.term == e->highest) /* else another one's term was seen since */
         request_grant(e);
     else
         request_both(e, ETCD_LOOK_FIRST);

@@ -399,6 +399,38 @@ static void never_waits_for_a_stopped_agent(void)
     finish(hb);
 }
 
+/* Whether all that was stated went out on this connection: not before it was sent, and not into a full queue. */
+static void tells_whether_all_was_sent(void)
+{
+    xce_heartbeat *hb = connected();
+    int i;
+
+    CHECK(xce_heartbeat_sent(hb));
+    xce_set_ready(hb, 1);
+    CHECK(!xce_heartbeat_sent(hb));
+    xce_heartbeat_poll(hb);
+    CHECK(xce_heartbeat_sent(hb));
+    for (i = 0; i < 10000 && !hb->blocked; i++) {
+        clock_ns += PACE_NS;
+        xce_set_progress(hb, i);
+        xce_heartbeat_poll(hb);
+    }
+    CHECK(hb->blocked && !xce_heartbeat_sent(hb));
+    while (agent_hears() > 0) {
+    }
+    clock_ns += PACE_NS;
+    xce_heartbeat_poll(hb);
+    CHECK(xce_heartbeat_sent(hb));
+    agent_ends();
+    xce_heartbeat_poll(hb);
+    CHECK(!xce_heartbeat_sent(hb));
+    agent_listens();
+    clock_ns += RECONNECT_MAX_NS;
+    xce_heartbeat_poll(hb);
+    CHECK(xce_heartbeat_sent(hb)); /* with the hello */
+    finish(hb);
+}
+
 /* Nobody accepts and the queue is full: the attempt fails at once. */
 static void never_waits_to_be_accepted(void)
 {
@@ -619,10 +651,10 @@ static const struct {
     TEST(says_hello_with_the_full_state), TEST(beats_when_idle), TEST(says_changes_at_once), TEST(restates_everything),
     TEST(keeps_its_pace), TEST(sends_only_what_may_be_sent), TEST(refuses_what_the_protocol_does_not_allow),
     TEST(knows_what_the_agent_said), TEST(bounds_what_it_keeps), TEST(survives_garbage), TEST(reconnects_by_itself),
-    TEST(never_waits_for_a_stopped_agent), TEST(never_waits_to_be_accepted), TEST(hears_the_last_words),
-    TEST(lives_without_permission), TEST(works_without_an_agent), TEST(is_silent_with_an_inherited_environment),
-    TEST(is_harmless_in_a_forked_child), TEST(leaves_errno_alone), TEST(fences_itself_by_the_clock),
-    TEST(fences_itself_for_ever), TEST(is_not_fenced_without_a_lease),
+    TEST(never_waits_for_a_stopped_agent), TEST(tells_whether_all_was_sent), TEST(never_waits_to_be_accepted),
+    TEST(hears_the_last_words), TEST(lives_without_permission), TEST(works_without_an_agent),
+    TEST(is_silent_with_an_inherited_environment), TEST(is_harmless_in_a_forked_child), TEST(leaves_errno_alone),
+    TEST(fences_itself_by_the_clock), TEST(fences_itself_for_ever), TEST(is_not_fenced_without_a_lease),
 };
 
 int main(void)
