@@ -3,6 +3,7 @@
 A user's look-up asks whatever NSS is set up to ask, an `environment_file` or a log may lie on a server that is gone.
 Tried on the loop, one of them would hold up every component of the host, and the watchdog with it. So the loop goes on
 meanwhile, and does the same once more when it has answered: then it answers from a cache, or is known to respond.
+Only what was found to be on a disk of this host's own is opened there at once.
 What does not answer fails that one start, with its name. Errors are no matter here: they are found, and explained, by
 whoever makes the child.
 """
@@ -20,6 +21,7 @@ from node_manager.runtime import output
 from node_manager.runtime.accounts import AccountError, Accounts
 from node_manager.runtime.crew import Crew
 from node_manager.runtime.environment import read_environment_file
+from node_manager.runtime.mounts import LocalDirectories
 from node_manager.runtime.output import OutputError
 from node_manager.runtime.spawn import LaunchError
 
@@ -64,6 +66,7 @@ class Preflight:
         self._answer_s = answer_s
         self._accounts = accounts or Accounts()
         self._flights: dict[Hashable, _Flight] = {}
+        self._local = LocalDirectories()
         self._crew = Crew(loop, "xce-preflight", size=MAX_HANGING, max_waiting=_MAX_WAITING)
 
     def clear(self, action: Childmaking, go: Callable[[], None]) -> None:
@@ -111,12 +114,14 @@ class Preflight:
     def close(self) -> None:
         """Carry nothing out any more."""
         self._crew.close()
+        self._local.close()
         for flight in list(self._flights.values()):
             self._land(flight)
 
     def _may_hang(self, spec: ComponentSpec) -> bool:
-        to_a_file = output.log_file(spec.log, spec.name, self._log_dir) is not None
-        return spec.environment_file is not None or to_a_file or not self._accounts.knows(spec.user)
+        log = output.log_file(spec.log, spec.name, self._log_dir)
+        may = log is not None and not self._local.knows(log.parent)
+        return spec.environment_file is not None or may or not self._accounts.knows(spec.user)
 
     def _try(self, flight: _Flight) -> _Flight:
         """In the thread."""
@@ -135,6 +140,7 @@ class Preflight:
             flight.at = f"the log {path}"
             with suppress(OutputError):
                 output.try_file(path)
+            self._local.look(path.parent)
         return flight
 
     def _answered(self, flight: _Flight) -> None:
