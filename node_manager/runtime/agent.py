@@ -117,7 +117,9 @@ class Agent:
         self._books = Books(loop, settings, boot_id=self.boot_id, post=self.post, locks=locks)
         self.troubles = self._books.troubles
         self._time = Timekeeper(loop, tick=self._tick, pulse=self._pulse)
-        groups, self.unfenced = cgroup.claim(lambda text: log.warning("agent.warning", detail=text))
+        groups, self.unfenced = cgroup.claim(
+            settings.runtime_dir, lambda text: log.warning("agent.warning", detail=text)
+        )
         """Why components have no cgroups; empty: they have."""
         self.processes = Processes(
             loop,

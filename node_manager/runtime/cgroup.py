@@ -21,7 +21,7 @@ from pathlib import Path
 
 from node_manager.core.facts import is_leased
 from node_manager.core.spec import ComponentSpec, KillScope, LimitsSpec, NodeSpec
-from node_manager.runtime import cgroupfs, kernel
+from node_manager.runtime import cgroupfs, kernel, regain
 from node_manager.runtime.accounts import AccountError, Accounts
 from node_manager.runtime.cgroupfs import AGENT, Watches
 
@@ -72,7 +72,7 @@ class Group:
     """Where its kills for want of memory are counted. None: nowhere."""
 
 
-def claim(warn: Callable[[str], None]) -> tuple["Groups | None", str]:
+def claim(runtime_dir: Path, warn: Callable[[str], None]) -> tuple["Groups | None", str]:
     """The groups of an agent that was given a part of the tree, with itself moved aside; else None, and why."""
     place = cgroupfs.find()
     if place.path is None:
@@ -82,6 +82,8 @@ def claim(warn: Callable[[str], None]) -> tuple["Groups | None", str]:
         groups.enter()
     except OSError as error:
         return None, f"cannot make {place.path / AGENT} the agent's own group: {kernel.explain(error)}"
+    for refused in regain.set_again(place.path, runtime_dir / regain.RECORD):
+        warn(refused)
     return groups, ""
 
 
