@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from node_manager.reference.clock import boottime_ns
 from tests.integration.host import BOUND_S, Host, wait_until
 from tests.integration.test_generic import make_with
 from tests.unit.runtime.hung import hung_directory
@@ -185,10 +186,15 @@ def test_what_a_component_says_in_between_is_heard(make_host: Make, place: Path)
 
 
 def test_a_stop_under_way_goes_on(make_host: Make, place: Path) -> None:
-    """The stop signal is not sent again, and SIGKILL comes when the first program would have sent it."""
+    """The stop signal is not sent again; SIGKILL comes when the first program would have sent it.
+
+    Or later, by no more than the replacement took: a time in which nobody was there is not counted against anybody.
+    """
     said = place / "said"
     stubborn = f"trap 'echo TERM >> {said}' TERM; echo up >> {said}; while :; do sleep 0.05; done"
-    host = make_with(make_host, stubborn={"command": ["/bin/sh", "-c", stubborn], "stop": {"timeout_s": 3}})
+    host = make_with(
+        make_host, stubborn={"command": ["/bin/sh", "-c", stubborn], "stop": {"timeout_s": 20}}
+    )  # a replacement takes less
     version(host, "1.0")
     host.start()
     wait_until(said.exists, "it has its trap")
@@ -196,9 +202,12 @@ def test_a_stop_under_way_goes_on(make_host: Make, place: Path) -> None:
     wait_until(lambda: "TERM" in said.read_text(), "it was asked to stop")
     kill_at = host.component("stubborn")["next"]["at_ns"]
     version(host, "2.0")
+    before_ns = boottime_ns()
     upgrade(host, ok=True)
+    took_ns = boottime_ns() - before_ns
     found = host.component("stubborn")
-    assert ("stopping", kill_at) == (found["state"], found["next"]["at_ns"])
+    assert found["state"] == "stopping"
+    assert kill_at <= found["next"]["at_ns"] <= kill_at + took_ns
     host.wait_for("stubborn", state="stopped", rule="operator-hold")
     assert said.read_text().split() == ["up", "TERM"]
 
