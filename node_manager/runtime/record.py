@@ -8,6 +8,7 @@ a record of another boot, torn or unreadable, is an empty one with a reason, and
 import json
 import os
 import types
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -51,19 +52,21 @@ class RuntimeRecord:
 
 
 class Encoder:
-    """Makes the record's text; remembers each component's part."""
+    """Makes the record's text; remembers each component's parts."""
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[Kept, str]] = {}
+        self._past: dict[str, tuple[Past, str]] = {}
 
     def encode(self, record: RuntimeRecord) -> bytes:
-        """One JSON object, a line for each process."""
-        parts: dict[str, tuple[Kept, str]] = {}
-        for kept in record.processes:
-            name = kept.found.component
-            known = self._parts.get(name)
-            parts[name] = known if known is not None and known[0] == kept else (kept, _encode_process(kept))
-        self._parts = parts
+        """One JSON object, a line for each component's past and for each process."""
+        self._parts = {
+            kept.found.component: _remembered(self._parts.get(kept.found.component), kept, _encode_process)
+            for kept in record.processes
+        }
+        self._past = {
+            past.component: _remembered(self._past.get(past.component), past, _encode_past) for past in record.past
+        }
         head = json.dumps(
             {
                 "version": _VERSION,
@@ -72,12 +75,12 @@ class Encoder:
                 "agent_pid": record.agent_pid,
                 "leases": [_flat(lease) for lease in record.leases],
                 "holds": [_flat(hold) for hold in record.holds],
-                "past": [_flat(past) for past in record.past],
                 "highest_terms": record.highest_terms,
             }
         )
-        lines = ",\n".join(text for _kept, text in parts.values())
-        return f'{head[:-1]}, "processes": [\n{lines}\n]}}\n'.encode()
+        past = ",\n".join(text for _past, text in self._past.values())
+        processes = ",\n".join(text for _kept, text in self._parts.values())
+        return f'{head[:-1]}, "past": [\n{past}\n], "processes": [\n{processes}\n]}}\n'.encode()
 
 
 def decode(data: bytes) -> RuntimeRecord:
@@ -130,6 +133,17 @@ def read(path: Path, *, boot_id: str, nonce: str) -> tuple[RuntimeRecord, str | 
 
 def _flat(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _remembered(known: tuple[T, str] | None, value: T, encode: Callable[[T], str]) -> tuple[T, str]:
+    """The value with its text: what is known, where that is of the same value; most often it is the same object."""
+    if known is not None and (known[0] is value or known[0] == value):
+        return known
+    return value, encode(value)
+
+
+def _encode_past(past: Past) -> str:
+    return json.dumps(_flat(past))
 
 
 def _encode_process(kept: Kept) -> str:

@@ -147,3 +147,33 @@ def test_what_has_no_process_yet_is_no_generation_yet() -> None:
     state, _ = core.step(state, Spawned(component="c", generation=1, pid=12), 4)
     state, _ = core.step(state, Exited(component="c", generation=1, status=ExitStatus(code=1), left=0), 5)
     assert [past.generation for past in recorder.record(state, ()).past] == [1]
+
+
+def test_what_has_not_changed_is_taken_from_the_record_before() -> None:
+    """A record of many components is made at each change of one: the others' parts are the same objects."""
+    recorder, state = Recorder(boot_id="b", nonce="n", agent_pid=1), running()
+    before = recorder.record(state, processes("controller", "scheduler"))
+    event = Exited(component="scheduler", generation=1, status=ExitStatus(code=1), left=0)
+    changed, _ = core.step(state, event, 2 * NS_PER_S)
+    after = recorder.record(changed, processes("controller", "scheduler"))
+    assert after.processes[0] is before.processes[0]
+    assert after.past[0] is before.past[0]
+    assert after.past[1].last_exit == "exited with status 1"
+    fresh = Recorder(boot_id="b", nonce="n", agent_pid=1)
+    assert after == fresh.record(changed, processes("controller", "scheduler"))
+
+
+def test_a_part_is_made_anew_for_another_process_of_the_same_state() -> None:
+    """Between fork and Spawned the core's state says nothing of the process yet, and the record must name it."""
+    recorder, state = Recorder(boot_id="b", nonce="n", agent_pid=1), running()
+    (old, other) = processes("controller", "scheduler")
+    assert [kept.found.pid for kept in recorder.record(state, (old, other)).processes] == [10, 11]
+    newer = replace(other, generation=2, pid=12, start_ticks=100)
+    made = recorder.record(state, (old, newer))
+    assert [(kept.found.pid, kept.found.generation, kept.start_ticks) for kept in made.processes] == [
+        (10, 1, 99),
+        (12, 2, 100),
+    ]
+    recorder.adopted(replace(made.processes[1].found, spec_digest="d"))
+    assert recorder.record(state, (old, newer)).processes[1].found.spec_digest == "d"
+    assert [kept.found.component for kept in recorder.record(state, (newer,)).processes] == ["scheduler"]
