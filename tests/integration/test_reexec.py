@@ -16,7 +16,11 @@ from typing import Any
 
 import pytest
 
+<<<<<<< Updated upstream
 from node_manager.reference.clock import boottime_ns
+=======
+from node_manager.runtime.procfs import ProcFs
+>>>>>>> Stashed changes
 from tests.integration.host import BOUND_S, Host, wait_until
 from tests.integration.test_generic import make_with
 from tests.unit.runtime.hung import hung_directory
@@ -359,6 +363,62 @@ def test_a_version_that_fails_after_the_exec_falls_back(make_host: Make, how: st
     version(host, "3.0")
     upgrade(host, ok=True, old="1.0", new="3.0", count=2)
     assert before == host.pids()
+
+
+DIES = (
+    "import os, signal\nif 'XCE_NODE_MANAGER_HANDOVER' in os.environ:\n    {when}os.kill(os.getpid(), signal.SIGKILL)\n"
+)
+DIES_WHEN = {
+    "before its first line": "",
+    "when it connects": "import node_manager.runtime.voices as v; v.Voices.resume = lambda *_: ",
+    "when it is in charge": "import node_manager.cli.guard as g; g.in_charge = lambda *_: ",
+}
+
+
+@pytest.mark.parametrize("when", DIES_WHEN)
+def test_a_fatal_signal_after_the_exec_costs_the_agent_alone(make_host: Make, when: str) -> None:
+    """No way back is left: the agent that is started next adopts the very same processes, and fuses, and holds."""
+    host = make_host(lease_s=50.0)
+    version(host, "1.0")
+    host.up()
+    host.ctl("stop", "apiserver", "--reason", "disk swap")
+    host.wait_for("apiserver", state="stopped")
+    before, alive = host.pids(), components_of(host)
+    version(host, "2.0", DIES.format(when=DIES_WHEN[when]))
+    with subprocess.Popen(
+        [str(host.base / "bin" / "xce-nodectl"), "reexec"],
+        env=host.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        assert host.agent is not None
+        assert host.agent.wait(BOUND_S) == -signal.SIGKILL
+        command.kill()
+    version(host, "3.0")
+    host.up()
+    assert before == host.pids()
+    assert alive == components_of(host)
+    assert (
+        sorted(name for name in names(host) if name in {"component.adopted", "component.spawned"})
+        == ["component.adopted"] * 3
+    )
+    found = host.component("apiserver")
+    assert (found["state"], found["rule"]) == ("stopped", "operator-hold")
+    status = host.status()
+    wait_until(lambda: _lease_renewed(host, status), "the lease is renewed")
+    assert before == host.pids()
+
+
+def components_of(host: Host) -> set[int]:
+    """Everything that lives on this host but its agent: what carries its markers, and fuses."""
+    nonce = (host.run_dir / "nonce").read_bytes().split()[0]
+    fuses = set()
+    for pid in ProcFs().table():
+        with suppress(OSError):
+            if nonce in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                fuses.add(pid)
+    assert len(fuses) == 1
+    return (set(host.processes()) | fuses) - {agent_pid(host)}
 
 
 EXEC_FAILS = {
