@@ -16,11 +16,8 @@ from typing import Any
 
 import pytest
 
-<<<<<<< Updated upstream
 from node_manager.reference.clock import boottime_ns
-=======
 from node_manager.runtime.procfs import ProcFs
->>>>>>> Stashed changes
 from tests.integration.host import BOUND_S, Host, wait_until
 from tests.integration.test_generic import make_with
 from tests.unit.runtime.hung import hung_directory
