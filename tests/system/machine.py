@@ -153,9 +153,9 @@ class Machine:
         self, *command: str, ok: int | None = 0, bound_s: float = BOUND_S, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root. `ok` is the exit status that it must have, None any."""
-        enter = ("nsenter", f"--target={self.pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--")
+        namespaces = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--time")
         done = subprocess.run(
-            [*enter, *_ENVIRONMENT, *command],
+            ["nsenter", f"--target={self.pid}", *namespaces, "--", *_ENVIRONMENT, *command],
             check=False, capture_output=True, text=True, timeout=bound_s, input=stdin,
         )  # fmt: skip
         if ok is not None and done.returncode != ok:
@@ -175,7 +175,7 @@ class Machine:
         return Path(f"/proc/{self.pid}/root") / inside.lstrip("/")
 
     def journal(self, *arguments: str) -> str:
-        """The journal, newest boot and older ones mixed where they are not told apart."""
+        """The journal."""
         if self._process is None:
             return "(it is off)"
         return self.run("journalctl", "--no-pager", "-o", "short-monotonic", *arguments, ok=None).stdout
