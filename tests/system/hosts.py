@@ -56,3 +56,13 @@ def run_controller(machine: Machine) -> None:
         *("systemd-run", "--quiet", "--unit=elsewhere", "--setenv=XCE_REF_STATE=/var/lib/elsewhere"),
         *("--property=StateDirectory=elsewhere", "xce-reference", "controller"),
     )
+
+
+def component(status: dict[str, Any], name: str) -> dict[str, Any]:
+    """A component in a status, {} where there is none of this name."""
+    return next((one for one in status.get("components", []) if one["name"] == name), {})
+
+
+def worker(status: dict[str, Any]) -> dict[str, Any]:
+    """The worker in a status."""
+    return component(status, "worker")

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.system.conftest import Make
+from tests.system.hosts import component
 from tests.system.machine import CONFIG, Machine, wait_until
 
 ADDRESSES = {"mgr1": "10.77.0.1", "mgr2": "10.77.0.2", "w1": "10.77.0.3", "w2": "10.77.0.4", "api": "10.77.0.5"}
@@ -68,7 +69,7 @@ class Cluster:
     def scheduling(self) -> list[str]:
         """The managers whose scheduler runs."""
         managers = [self[name] for name in ("mgr1", "mgr2") if self[name].pid]
-        return [one.name for one in managers if _component(one.status(), "scheduler").get("state") == "running"]
+        return [one.name for one in managers if component(one.status(), "scheduler").get("state") == "running"]
 
     def hosts(self) -> dict[str, dict[str, Any]]:
         """The host register, as a user is told through nginx and the API server."""
@@ -106,10 +107,6 @@ def _configuration(name: str) -> dict[str, Any]:
         "controllers": CONTROLLERS.split(","),
         "components": components[kind],
     }
-
-
-def _component(status: dict[str, Any], name: str) -> dict[str, Any]:
-    return next((one for one in status.get("components", []) if one["name"] == name), {})
 
 
 @pytest.fixture
@@ -152,8 +149,8 @@ def test_a_cluster_lives_through_the_loss_of_a_manager_and_of_a_worker(cluster: 
     cluster["w1"].ctl("decommission", "--reason", "disk")
     cluster["w1"].reboot()
     cluster.switch.plug(cluster["w1"])
-    found = cluster["w1"].wait_status(lambda status: _component(status, "worker"), "its agent is in charge")
-    assert (_component(found, "worker")["state"], found["host"]["state"]) == ("stopped", "decommissioned")
+    found = cluster["w1"].wait_status(lambda status: component(status, "worker"), "its agent is in charge")
+    assert (component(found, "worker")["state"], found["host"]["state"]) == ("stopped", "decommissioned")
     wait_until(lambda: cluster.state("w2") == "active", "the other worker goes on")
     assert cluster["w1"].run("test", "-e", CONFIG).returncode == 0
 
