@@ -1,5 +1,6 @@
 """Fixtures of the system tests: the root file system, the installed package, and machines that boot them."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -54,11 +55,38 @@ def able() -> None:
 
 
 @pytest.fixture(scope="session")
-def place(able: None) -> Iterator[Path]:  # noqa: ARG001 - first see whether it can be
-    """A directory of this run on a disk, where layers may lie: /tmp may be an overlay itself, or memory."""
-    path = Path(tempfile.mkdtemp(prefix="xce-system-", dir="/var/tmp"))
-    yield path
-    shutil.rmtree(path)
+def shared(able: None) -> Iterator[Path]:  # noqa: ARG001 - first see whether it can be
+    """A directory that all processes of this run share; the last of them removes it.
+
+    On a disk, where layers may lie: /tmp may be an overlay itself, or memory.
+    """
+    path = Path(f"/var/tmp/xce-system-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()}")
+    path.mkdir(exist_ok=True)
+    with (path / "users").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield path
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def place(shared: Path) -> Path:
+    """A directory of this process."""
+    return Path(tempfile.mkdtemp(dir=shared))
+
+
+def once(path: Path, make: Callable[[Path], object]) -> Path:
+    """Have a directory made by the first process that needs it."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            new = path.with_suffix(".new")
+            make(new)
+            new.rename(path)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -71,15 +99,16 @@ def root(able: None) -> Path:  # noqa: ARG001 - likewise
 
 
 @pytest.fixture(scope="session")
-def package(place: Path) -> Path:
+def package(shared: Path) -> Path:
     """The package."""
-    return packages.build(place / "package")
+    given = os.environ.get(packages.GIVEN)
+    return Path(given) if given else next(once(shared / "package", packages.build).glob("*.deb"))
 
 
 @pytest.fixture(scope="session")
-def installed(root: Path, package: Path, place: Path) -> tuple[Path, Path]:
+def installed(root: Path, package: Path, shared: Path) -> tuple[Path, Path]:
     """The layers of a machine on which the package is installed and nothing is configured."""
-    return packages.layer(root, package, place / "installed"), root
+    return once(shared / "installed", lambda new: packages.layer(root, package, new)) / "upper", root
 
 
 @pytest.fixture

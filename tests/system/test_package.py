@@ -1,28 +1,46 @@
 """The package over its life: installed, upgraded, broken, removed, purged."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system import package as packages
-from tests.system.hosts import configure, serve
+from tests.system.conftest import once
+from tests.system.hosts import configure, serve, worker
 from tests.system.machine import CONFIG, UNIT, Machine, wait_until
 
 EVERYTHING = ("manager", "worker", "apiserver")
 VERSIONS = "/usr/lib/xce-node-manager/versions"
+LOAD = """
+for n in 1 2; do (while :; do :; done) & done
+(while :; do dd if=/dev/zero of=/var/tmp/load bs=1M count=16 conv=fsync 2>/dev/null; done) &
+while :; do
+    xce-reference ctl submit m1 --seconds 1 >/dev/null
+    xce-nodectl status >/dev/null
+    case $? in
+    0 | 1) echo asked ;;
+    *) echo unanswered ;;
+    esac
+done
+"""
+"""What a busy host does: compute, write, start jobs, and be asked how it is."""
 
 
 @pytest.fixture(scope="module")
-def newer(package: Path, place: Path) -> Path:
+def newer(package: Path, shared: Path) -> Path:
     """The next version."""
-    return packages.remade(package, place / "package", "9.0")
+    made = once(shared / "newer", lambda new: packages.remade(package, new, "9.0"))
+    return next(made.glob("*.deb"))
 
 
 @pytest.fixture(scope="module")
-def broken(package: Path, place: Path) -> Path:
+def broken(package: Path, shared: Path) -> Path:
     """A version that cannot even be imported."""
-    return packages.remade(package, place / "package", "8.9", prologue="raise ImportError('broken on purpose')")
+    prologue = "raise ImportError('broken on purpose')"
+    made = once(shared / "broken", lambda new: packages.remade(package, new, "8.9", prologue=prologue))
+    return next(made.glob("*.deb"))
 
 
 def install(machine: Machine, package: Path, *, ok: int = 0) -> str:
@@ -83,6 +101,32 @@ def test_an_upgrade_touches_no_process(host: Machine, newer: Path) -> None:
     assert (before[0], before[2]) == (host.pids(), job(host))
 
 
+def test_an_upgrade_under_load(host: Machine, newer: Path) -> None:
+    """While processors, disk, controller and status socket are busy: no process is touched, no job is lost."""
+    before = everything(host)
+    host.write("/root/load", LOAD)
+    host.run("systemd-run", "--quiet", "--unit=load", "sh", "/root/load")
+    wait_until(lambda: "asked" in host.journal("-u", "load"), "there is load")
+    install(host, newer)
+    asked = host.journal("-u", "load").count("asked")
+    wait_until(lambda: host.journal("-u", "load").count("asked") > asked, "the new version answers")
+    host.run("systemctl", "stop", "load")
+    assert "unanswered" not in host.journal("-u", "load")
+    assert node(host)["agent_version"] == "9.0"
+    host.ready()
+    assert before[:2] == everything(host)[:2]
+    assert before[2] in job(host).split()
+    wait_until(lambda: before[2] == job(host), "the short jobs have ended")
+    jobs = json.loads(host.run("xce-reference", "ctl", "jobs").stdout)["jobs"]
+    assert len(jobs) > 1
+    wait_until(lambda: _outcomes(host) == {("ended", "exit 0"), ("running", None)}, "each job ran to its end")
+
+
+def _outcomes(machine: Machine) -> set[tuple[str, str | None]]:
+    jobs = json.loads(machine.run("xce-reference", "ctl", "jobs").stdout)["jobs"]
+    return {(one["state"], one.get("outcome") or None) for one in jobs}
+
+
 def test_a_broken_version_leaves_the_old_one_in_charge(host: Machine, broken: Path, newer: Path) -> None:
     """A version that cannot run is not switched to: the installation fails, and even after a crash the old one runs."""
     before = everything(host)
@@ -97,16 +141,24 @@ def test_a_broken_version_leaves_the_old_one_in_charge(host: Machine, broken: Pa
     assert (before[0], before[2]) == (host.pids(), job(host))
 
 
-def test_a_wrong_configuration_during_an_upgrade(host: Machine, newer: Path) -> None:
-    """What the new version would refuse keeps the old one in charge, under the last good copy, until it is right."""
+@pytest.mark.parametrize("wrong", ["version: 1\nroles: [nonsense]\n", ""])
+def test_a_wrong_configuration_during_an_upgrade(host: Machine, newer: Path, wrong: str) -> None:
+    """What the new version would refuse keeps the old one in charge, under the last good copy, until it is right.
+
+    "": there is no file at all.
+    """
+    said = "nonsense" if wrong else CONFIG
     before = everything(host)
     right = host.path(CONFIG).read_text(encoding="utf-8")
-    host.write(CONFIG, "version: 1\nroles: [nonsense]\n")
-    assert "nonsense" in install(host, newer, ok=100)
+    if wrong:
+        host.write(CONFIG, wrong)
+    else:
+        host.run("rm", CONFIG)
+    assert said in install(host, newer, ok=100)
     assert before == everything(host)
     host.run("systemctl", "restart", UNIT)
     found = host.wait_status(lambda status: status["node"]["config_error"], "it says what is wrong")
-    assert "nonsense" in found["node"]["config_error"]
+    assert said in found["node"]["config_error"]
     assert found["node"]["agent_version"] != "9.0"
     assert (before[0], before[2]) == (host.pids(), job(host))
     host.write(CONFIG, right)
@@ -149,28 +201,23 @@ def test_removal_stops_and_purge_forgets(host: Machine) -> None:
 def test_a_decommission_survives_reinstallation_and_reboot(host: Machine, package: Path) -> None:
     """What was put out of the cluster stays out: over a removal, an installation and a boot."""
     host.ctl("decommission", "--reason", "broken fan")
-    host.wait_status(lambda found: _worker(found)["state"] == "stopped", "the worker has stopped")
+    host.wait_status(lambda found: worker(found)["state"] == "stopped", "the worker has stopped")
     host.run("apt-get", "remove", "-y", "xce-node-manager", bound_s=120)
     install(host, package)
     host.reboot()
     found = host.wait_status(lambda status: status["node"]["ready"], "the rest is ready")
-    assert (_worker(found)["state"], _worker(found)["rule"]) == ("stopped", "decommissioned")
+    assert (worker(found)["state"], worker(found)["rule"]) == ("stopped", "decommissioned")
     assert "refused by rule decommissioned" in host.ctl("start", "worker", ok=1)
 
 
 def test_an_image_of_a_decommissioned_host_is_another_host(host: Machine) -> None:
     """A new instance, of a cloned image and even of the same name, inherits nothing; the old one stays refused."""
     host.ctl("decommission", "--reason", "broken fan")
-    host.wait_status(lambda found: _worker(found)["state"] == "stopped", "the worker has stopped")
+    host.wait_status(lambda found: worker(found)["state"] == "stopped", "the worker has stopped")
     configure(host, *EVERYTHING, instance_id="i-2")
     host.reboot()
-    host.wait_status(lambda found: _worker(found)["state"] == "running", "the new instance works")
+    host.wait_status(lambda found: worker(found)["state"] == "running", "the new instance works")
     configure(host, *EVERYTHING, instance_id="i-1")
     host.reboot()
     found = host.wait_status(lambda status: status["node"]["ready"], "the rest is ready")
     assert found["host"]["state"] == "decommissioned"
-
-
-def _worker(status: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for one in status["components"] if one["name"] == "worker")
-    return found

@@ -40,12 +40,21 @@ def test_a_restart_leaves_components_alone(host: Machine) -> None:
 
 
 def test_mass_restarts_leave_components_alone(host: Machine) -> None:
-    """The bus, the journal and the agent restarted together, again and again: the same processes."""
+    """What needrestart does after an upgrade of the C library, over and over: the same processes, nobody refused."""
     before = host.pids()
-    for _ in range(3):
+    for _ in range(6):
         agent = host.agent_pid()
-        host.run("systemctl", "restart", "systemd-journald.service", "dbus.service", UNIT)
+        host.run("systemctl", "restart", "systemd-journald.service", "systemd-logind.service", "dbus.service", UNIT)
         _adopted(host, before, agent)
+        assert [warning for warning in host.status()["warnings"] if "refused" in warning] == []
+
+
+def test_restarts_without_a_pause_leave_components_alone(host: Machine) -> None:
+    """Each restart comes before the agent of the last one has heard of every component."""
+    before, agent = host.pids(), host.agent_pid()
+    host.shell(f"for n in 1 2 3 4 5 6; do systemctl restart {UNIT}; done")
+    _adopted(host, before, agent)
+    assert [warning for warning in host.status()["warnings"] if "refused" in warning] == []
 
 
 def test_killing_the_agent_leaves_components_alone(host: Machine) -> None:

@@ -1,5 +1,7 @@
 """What the units say, judged by systemd itself."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.system.hosts import serve
@@ -20,6 +22,20 @@ def test_the_service_is_hardened_where_no_role_needs_root(machine: Machine) -> N
     serve(machine, "manager")
     found = machine.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", UNIT, ok=None)
     assert found.returncode == 0, found.stdout
+
+
+def test_the_agent_alone_is_protected_when_memory_is_short(machine: Machine) -> None:
+    """The kernel takes it last; components have no part in that. Where nobody may have it, nothing fails for it."""
+    serve(machine, "manager")
+    assert machine.property("OOMScoreAdjust") == "-900"
+    here = Path("/proc/self/oom_score_adj").read_text(encoding="ascii")
+    assert _oom_score_adj(machine, machine.agent_pid()) in {"-900\n", here}
+    machine.wait_status(lambda found: all(one["pid"] for one in found["components"]), "everything has a pid")
+    assert {_oom_score_adj(machine, pid) for pid in machine.pids().values()} == {"0\n"}
+
+
+def _oom_score_adj(machine: Machine, pid: int | None) -> str:
+    return machine.shell(f"cat /proc/{pid}/oom_score_adj")
 
 
 def test_users_jobs_are_bound_by_nothing(machine: Machine) -> None:
