@@ -3,7 +3,8 @@
 # usage: packaging/system-setup.sh
 set -eu
 packages=""
-for pair in mmdebstrap:mmdebstrap unshare:util-linux dpkg-deb:dpkg cc:gcc lintian:lintian man:man-db rpmbuild:rpm; do
+for pair in mmdebstrap:mmdebstrap unshare:util-linux dpkg-deb:dpkg cc:gcc lintian:lintian man:man-db rpmbuild:rpm \
+    qemu-system-x86_64:qemu-system-x86 mke2fs:e2fsprogs; do
     command -v "${pair%%:*}" >/dev/null || packages="$packages ${pair##*:}"
 done
 # The package's own Python is the distribution's, whatever `python3` is in PATH.
@@ -15,4 +16,5 @@ done
 }
 apt-get update -qq
 # shellcheck disable=SC2086  # a list of names
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o DPkg::Lock::Timeout=600 \
+    --no-install-recommends $packages
