@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from node_manager.cli.daemon import print_problems
 from node_manager.config.load import ConfigInvalid, Problem, Sources, load, user_problem
 from node_manager.config.sources import MAX_FILE_BYTES, yaml_files
 from node_manager.core.spec import NodeSpec
@@ -25,7 +26,6 @@ from node_manager.runtime import files, kernel
 
 EX_OK = 0
 EX_NOT_SO = 1
-EX_CONFIG = 78
 
 UNIT = "xce-node-manager.service"
 AGENT_USER = "xce"
@@ -84,10 +84,9 @@ def bootstrap(args: argparse.Namespace, sources: Sources) -> int:
         changed = write(sources, text, identity, gid=_gid())
         return _service(spec, places, changed=changed)
     except ConfigInvalid as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        print("the configuration is wrong; nothing was changed", file=sys.stderr)
-        return EX_CONFIG
+        status = print_problems(error)
+        print("nothing was changed", file=sys.stderr)
+        return status
     except BootstrapError as error:
         print(error, file=sys.stderr)
         return EX_NOT_SO
@@ -193,7 +192,7 @@ def _load(trial: Sources, sources: Sources) -> NodeSpec:
             )
             for problem in error.problems
         ]
-        raise ConfigInvalid(tuple(problems)) from error
+        raise type(error)(tuple(problems)) from error
 
 
 def write(sources: Sources, text: bytes, identity: str | None, *, gid: int) -> bool:

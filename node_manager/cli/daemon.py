@@ -10,7 +10,7 @@ from pathlib import Path
 from node_manager import __version__
 from node_manager.cli import bootstrap_parser, guard
 from node_manager.cli.conformance import add_parser
-from node_manager.config.load import ConfigInvalid, Problem, Sources, describe, load, user_problem
+from node_manager.config.load import ConfigInvalid, ConfigUnreadError, Problem, Sources, describe, load, user_problem
 from node_manager.core.spec import NodeSpec
 
 EX_OK = 0
@@ -80,15 +80,13 @@ def check(sources: Sources, *, plan: bool) -> int:
     try:
         spec = load(sources)
     except ConfigInvalid as error:
-        print_problems(error)
-        return EX_CONFIG
+        return print_problems(error)
     if plan:
         print(describe(spec))
         return EX_OK
     limits = _limits(spec, sources)
     if limits:
-        print_problems(ConfigInvalid(limits))
-        return EX_CONFIG
+        return print_problems(ConfigInvalid(limits))
     names = ", ".join(component.name for component in spec.components)
     print(f"{sources.config}: right. Roles: {', '.join(spec.roles)}. Components: {names}.")
     problem = user_problem(spec, user_name(), is_root=os.geteuid() == 0)
@@ -113,12 +111,19 @@ def _limits(spec: NodeSpec, sources: Sources) -> tuple[Problem, ...]:
     )
 
 
-def print_problems(error: ConfigInvalid) -> None:
-    """Print every problem of a configuration to standard error."""
+def print_problems(error: ConfigInvalid) -> int:
+    """Print every problem of a configuration to standard error; return the exit status.
+
+    One that nobody could read is not called wrong: a script that waits for a right one would give up.
+    """
     for problem in error.problems:
         print(problem, file=sys.stderr)
+    if isinstance(error, ConfigUnreadError):
+        print("the configuration could not be read; it may be right", file=sys.stderr)
+        return EX_NOT_SO
     count = len(error.problems)
     print(f"the configuration is wrong: {count} problem{'s' if count != 1 else ''}", file=sys.stderr)
+    return EX_CONFIG
 
 
 def user_name() -> str:

@@ -43,9 +43,6 @@ HEARTBEAT_NAME = "heartbeat"
 """Names of the sockets in systemd's descriptor store."""
 FIRST_ANSWER_S = 8.0
 """How long those who ask wait at most for the first reading of the configuration; then they are told that it lasts."""
-FIRST_READING_S = 30.0
-"""How long the first reading may take in the foreground: an agent that supervises nothing yet ends if it fails, and a
-starved host, where a validator takes longer than usual, is no wrong configuration."""
 FLUSH_S = 1.0
 """How long a replacement waits for the event journal: what a slow disk has not taken by then is missing in it."""
 FEEDS_PER_INTERVAL = 4
@@ -84,10 +81,9 @@ def _run(settings: Settings, systemd: SystemdNotifier, sink: logs.Sink, origin: 
     if not systemd.active:
         # In the foreground a wrong configuration ends at once, with everything that is wrong.
         try:
-            spec = load(settings.sources, FIRST_READING_S)
+            spec = load(settings.sources)
         except ConfigInvalid as error:
-            print_problems(error)
-            return EX_CONFIG
+            return print_problems(error)
         problem = user_problem(spec, user_name(), is_root=os.geteuid() == 0)
         if problem is not None:
             print(problem, file=sys.stderr)

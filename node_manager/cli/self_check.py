@@ -8,9 +8,12 @@ import os
 
 from node_manager import __version__
 from node_manager.cli.daemon import EX_NOT_SO, EX_OK, user_name
-from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
+from node_manager.config.load import ConfigInvalid, ConfigUnreadError, Sources, load, user_problem
 from node_manager.runtime import handover
 from node_manager.runtime.clock import boot_id
+
+READING_S = 15.0
+"""Less than the check as a whole may take, so that its answer says what it was that took so long."""
 
 
 def self_check(sources: Sources) -> int:
@@ -33,7 +36,9 @@ def _problem(sources: Sources) -> str | None:
     if node.config_error is not None:
         return None  # the running program does without the file as well
     try:
-        spec = load(sources)
+        spec = load(sources, READING_S)
+    except ConfigUnreadError as error:
+        return f"nobody could read the configuration, which may be right: {error}"
     except ConfigInvalid as error:
         problems = "; ".join(str(problem) for problem in error.problems)
         return f"it refuses the configuration: {problems}"

@@ -51,6 +51,10 @@ class ChildError(Exception):
     """The validator gave no answer; the sentence says why."""
 
 
+class UnheardError(ChildError):
+    """It had no chance to: it was not started, or its time was over. That says nothing of what it was to read."""
+
+
 @dataclass(slots=True)
 class _Child:
     """The validator's process: its pidfd and the reading end of its standard output."""
@@ -77,7 +81,7 @@ class _Child:
             pidfd = _open_pidfd(pid)
         except OSError as error:
             os.close(reading)
-            raise ChildError(f"the validator cannot be started: {os.strerror(error.errno or 0)}") from error
+            raise UnheardError(f"the validator cannot be started: {os.strerror(error.errno or 0)}") from error
         finally:
             os.close(writing)
             if nowhere >= 0:
@@ -152,29 +156,29 @@ def conversation(sources: Sources, timeout_s: float) -> Generator[Wait, bool, di
     """
     _reap_left()
     if len(_left) >= MAX_LEFT:
-        raise ChildError(f"{len(_left)} earlier validators still hang in the kernel: a file system does not answer")
+        raise UnheardError(f"{len(_left)} earlier validators still hang in the kernel: a file system does not answer")
     deadline_s = time.monotonic() + timeout_s
     child = _Child.start(sources)
     answer = bytearray()
-    trouble = None
+    trouble: ChildError | None = None
     how = ""
     try:
         while trouble is None:
             if not (yield Wait(child.output, deadline_s)):
-                trouble = f"the validator took longer than {timeout_s:g} s and was killed"
+                trouble = UnheardError(f"the validator took longer than {timeout_s:g} s and was killed")
             elif not (chunk := os.read(child.output, CHUNK_BYTES)):
                 break
             else:
                 answer += chunk
                 if len(answer) > MAX_ANSWER_BYTES:
-                    trouble = f"the validator's answer is longer than {MAX_ANSWER_BYTES} bytes"
+                    trouble = ChildError(f"the validator's answer is longer than {MAX_ANSWER_BYTES} bytes")
         if trouble is not None:
             child.kill()
         yield Wait(child.pidfd, time.monotonic() + EXIT_WAIT_S)
     finally:
         how = child.leave()
     if trouble is not None:
-        raise ChildError(trouble)
+        raise trouble
     try:
         decoded = json.loads(answer)
     except (ValueError, RecursionError):

@@ -33,3 +33,10 @@ class ConfigInvalid(Exception):  # noqa: N818  it is the name of a state of the 
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
         self.absent = absent
+
+
+class ConfigUnreadError(ConfigInvalid):
+    """Nothing is known of the configuration: whoever was to read it gave no answer. It may well be right.
+
+    Whoever needs a valid configuration has none all the same; whoever tells a person must not call it wrong.
+    """

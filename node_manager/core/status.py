@@ -185,7 +185,7 @@ def warnings(node: NodeState, now: int) -> list[str]:
         count = len(node.writeback.pending)
         found.append(f"{count} changes are in force but not durable: {node.writeback.error}; trying again")
     if node.phase is not NodePhase.WAITING_CONFIG and node.config_error is not None:
-        found.append("the configuration is wrong; the last good one is in force")
+        found.append("the configuration cannot be taken; the last good one is in force")
     if node.drain_expired:
         found.append(drain_over(node, now))
     found += [

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from node_manager.config.load import ConfigInvalid, load_async, signature
+from node_manager.config.load import AGENT_TIMEOUT_S, ConfigInvalid, load_async, signature
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime.settings import Settings
 
@@ -12,6 +12,9 @@ WATCH_S = 0.4
 """How often the files are looked at while the configuration is wrong: taken up within a second of becoming right."""
 RETRY_S = 30.0
 """How often a wrong configuration is read again although no file changed: a user or a mount may have come."""
+
+RELOAD_TIMEOUT_S = 25.0
+"""How long any reading but the first may take: what is in force stays so. Less than a command is waited for."""
 
 Loaded = Callable[[NodeSpec, tuple[int, ...]], None]
 Failed = Callable[[str, tuple[int, ...]], None]
@@ -32,6 +35,7 @@ class Configuration:
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[int] = []
         self._again = False
+        self._timeout_s = AGENT_TIMEOUT_S
         self._seen: object = None
         self._watch: asyncio.TimerHandle | None = None
         self._look: threading.Thread | None = None
@@ -68,7 +72,8 @@ class Configuration:
 
     async def _read(self, ids: tuple[int, ...]) -> None:
         try:
-            spec = await load_async(self._sources)
+            timeout_s, self._timeout_s = self._timeout_s, RELOAD_TIMEOUT_S
+            spec = await load_async(self._sources, timeout_s)
         except ConfigInvalid as error:
             self._task = None
             self._failed("\n".join(str(problem) for problem in error.problems), ids)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node_manager.config.load import ConfigInvalid, Problem, Sources, load, load_async, signature
+from node_manager.config.load import ConfigInvalid, ConfigUnreadError, Problem, Sources, load, load_async, signature
 from node_manager.core.spec import NodeSpec
 from tests.unit.config.site import BOOT, PLAIN_BOOT, Site
 from tests.unit.config.test_document import LAUGHS
@@ -97,11 +97,13 @@ def test_a_hostile_file_is_a_problem(site: Site) -> None:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_validator_that_takes_too_long_is_killed(site: Site, asynchronous: bool) -> None:
-    """The time-out is a problem like any other, and no process is left."""
+    """The time-out is told as one, nothing is called wrong, and no process is left."""
     error = invalid_async(site.sources, 0.001) if asynchronous else invalid(site.sources, 0.001)
     [problem] = error.problems
     assert problem.file == str(site.root / BOOT)
     assert problem.problem.endswith("the validator took longer than 0.001 s and was killed")
+    assert isinstance(error, ConfigUnreadError)
+    assert problem.remedy.startswith("nothing is known to be wrong with it: ")
     assert no_child_left(site.sources)
 
 
@@ -119,6 +121,7 @@ def test_a_validator_that_dies_is_a_problem(site: Site) -> None:
         asyncio.run(kill_it())
     [problem] = raised.value.problems
     assert problem.problem.endswith("the validator ended without an answer (signal SIGKILL)")
+    assert not isinstance(raised.value, ConfigUnreadError)
 
 
 def test_the_loop_goes_on_and_no_thread_is_started(site: Site) -> None:

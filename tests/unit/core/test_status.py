@@ -67,7 +67,7 @@ class TestNodeStatus:
         assert status.warnings(world.state, world.now) == [
             "it is not known whether this host is decommissioned: torn",
             "1 changes are in force but not durable: disk full; trying again",
-            "the configuration is wrong; the last good one is in force",
+            "the configuration cannot be taken; the last good one is in force",
         ]
         assert tuple(seen(world)["host"][key] for key in ("state", "reason", "by")) == (
             "decommissioned",
