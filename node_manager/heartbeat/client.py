@@ -235,6 +235,11 @@ class HeartbeatClient:
         """The descriptor to wait on for reading; -1 while there is no connection."""
         return self._sock.fileno() if self._sock is not None and self._speaks() else -1
 
+    @property
+    def sent(self) -> bool:
+        """Whether all that was stated went out on the connection that stands. What the agent says then may be older."""
+        return self._sock is not None and self._greeted and not self._dirty
+
     def next_ms(self) -> int:
         """The greatest time that the program may wait before it calls `service()` again."""
         if not self._speaks():

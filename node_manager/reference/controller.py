@@ -34,7 +34,6 @@ class _Watch(Enum):
 
     NONE = "none"
     SAYING = "saying"
-    LOOKING = "looking"
     WAITING = "waiting"
     RELEASING = "releasing"
 
@@ -106,10 +105,6 @@ class Controller:
                 self._journal.say("stopped; a lease that it held ends by itself, if it was not given back")
                 self.exit_status = EXIT_OK
             next_ns = min(next_ns, self._leave_ns)
-        if self._watch is _Watch.SAYING:
-            # Standby is said at the end of this turn; the next one, at once, looks at the dependant.
-            self._watch = _Watch.LOOKING
-            return now_ns
         return next_ns
 
     def terminate(self) -> None:
@@ -156,6 +151,7 @@ class Controller:
         if self.election.stance is Stance.PRIMARY:
             self._watch = _Watch.SAYING
         self.election.step_down()
+        self._say()
 
     def _watch_dependant(self) -> None:
         """Give the lease back early, by the one rule that allows it: the dependant was reported stopped afterwards.
@@ -163,13 +159,14 @@ class Controller:
         "Afterwards" needs a change seen after standby was said: a "stopped" that was there before may be older than
         a start that is under way.
         """
-        if self._watch not in {_Watch.LOOKING, _Watch.WAITING}:
+        if self._watch not in {_Watch.SAYING, _Watch.WAITING}:
             return
         state = self._client.agent.components.get(DEPENDANT)
         if not self._client.connected or state is None or self.election.willing:
             self._watch = _Watch.NONE
-        elif self._watch is _Watch.LOOKING:
-            self._watch = _Watch.NONE if state in AT_REST else _Watch.WAITING
+        elif self._watch is _Watch.SAYING:
+            if self._client.sent:
+                self._watch = _Watch.NONE if state in AT_REST else _Watch.WAITING
         elif state == "stopped":
             self._watch = _Watch.RELEASING
             self.election.release()

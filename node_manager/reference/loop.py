@@ -188,7 +188,8 @@ def _run_component(context: Context, build: Callable[[Context], Component], sign
             now_ns = boottime_ns()
             next_ns = min(component.tick(now_ns), now_ns + MAX_WAIT_NS)
             next_ns = min(next_ns, _misbehave(now_ns, started_ns, context.settings.faults))
-            context.client.service()
+            if serve_heartbeat(context.client):
+                next_ns = now_ns
             if component.exit_status is not None:
                 return component.exit_status
             heartbeat_fd = _watch_heartbeat(context, heartbeat_fd)
@@ -196,6 +197,13 @@ def _run_component(context: Context, build: Callable[[Context], Component], sign
             context.loop.turn(max(wait_ns, 0) / NS_PER_S)
     finally:
         component.close()
+
+
+def serve_heartbeat(client: HeartbeatClient) -> bool:
+    """Service it; True: look before the next wait, for the agent has said something, or all that was stated is sent."""
+    before, sent = client.agent, client.sent
+    client.service()
+    return client.agent is not before or client.sent != sent
 
 
 def _watch_heartbeat(context: Context, watched: int) -> int:

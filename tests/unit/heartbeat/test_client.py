@@ -407,10 +407,30 @@ def test_an_agent_that_does_not_read_blocks_nothing(make: Maker, agent: Agent, c
         client.service()
     client.set_status("last")
     assert client.next_ms() == limits.BLOCKED_RETRY_MS
+    assert not client.sent
     assert len(agent.heard()) < count
     clock.advance_ms(100)
     client.service()
     assert agent.heard()[-1]["STATUS"] == "last"
+    assert client.sent
+
+
+def test_what_was_stated_is_sent_on_the_connection_that_stands(make: Maker, agent: Agent, clock: Clock) -> None:
+    """Not before it went out, and not any more once that connection has ended; a hello says all of it again."""
+    client = make()
+    assert not client.sent
+    met(client, agent)
+    assert client.sent
+    client.set_ready(True)
+    assert not client.sent
+    client.service()
+    assert client.sent
+    agent.hang_up()
+    client.service()
+    assert not client.sent
+    clock.advance_ms(1000)
+    client.service()
+    assert client.sent
 
 
 def test_an_interrupted_full_state_is_started_over(make: Maker, agent: Agent) -> None:
