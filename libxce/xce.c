@@ -452,8 +452,9 @@ static void take_component(xce_heartbeat *hb, struct slice rest, struct slice va
         component->expected_back_ms = number_in(value);
 }
 
-static const char *const directive_keys[] = {"DRAIN", "DRAIN_DEADLINE_NS", "UNDRAIN", "EPOCH", "DECOMMISSIONED", "SEEN_EPOCH"};
-#define DIRECTIVES 6
+static const char *const directive_keys[] = {"DRAIN", "DRAIN_DEADLINE_NS", "UNDRAIN", "EPOCH", "DECOMMISSIONED", "SEEN_EPOCH",
+    "NODE_STOPPING"};
+#define DIRECTIVES 7
 
 static void set_directive(xce_heartbeat *hb, int which, struct slice value)
 {
@@ -466,7 +467,8 @@ static void set_directive(xce_heartbeat *hb, int which, struct slice value)
     case 2: d->undrain = equals(value, "1"); break;
     case 3: d->epoch = n < 0 ? 0 : n; break;
     case 4: d->decommissioned = equals(value, "1"); break;
-    default: d->seen_epoch = n < 0 ? 0 : n; break;
+    case 5: d->seen_epoch = n < 0 ? 0 : n; break;
+    default: d->node_stopping = equals(value, "1"); break;
     }
 }
 

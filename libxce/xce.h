@@ -122,6 +122,7 @@ struct xce_directives {
     int64_t epoch;
     int decommissioned;        /* out of the cluster for good */
     int64_t seen_epoch;        /* the greatest epoch of a host state that the agent has taken; 0: none yet */
+    int node_stopping;         /* every component of this node is being stopped: no new work, the signal follows */
 };
 /* 1 and *out; 0 and zeros while the agent has not said anything yet. */
 XCE_API int xce_directives(const xce_heartbeat *hb, struct xce_directives *out);

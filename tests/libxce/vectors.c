@@ -204,6 +204,7 @@ static void agent(void)
     check_number("epoch", said.epoch, 0, &seen);
     check_number("decommissioned", said.decommissioned, 0, &seen);
     check_number("seen_epoch", said.seen_epoch, 0, &seen);
+    check_number("node_stopping", said.node_stopping, 0, &seen);
     check_number("rejoin_budget_ms", xce_rejoin_budget_ms(hb), -1, &seen);
     check_text("node", xce_node(hb), &seen);
     check_text("instance_id", xce_instance_id(hb), &seen);
