@@ -131,8 +131,8 @@ static void run(struct controller *c)
                 return; /* a lease that it held ends by itself, if it was not given back */
             next = c->leave_ns < next ? c->leave_ns : next;
         }
-        if (heard > 0 || (c->watch == SAYING && xce_heartbeat_sent(c->hb)))
-            next = now; /* to look at the dependant */
+        if (heard > 0 || (c->watch == SAYING && (xce_heartbeat_sent(c->hb) || !xce_heartbeat_connected(c->hb))))
+            next = now; /* to look at the dependant, or to learn that nobody tells of it */
         wait[1].fd = xce_heartbeat_fd(c->hb);
         wait[2].fd = lease->kind->fd(lease, &wait[2].events);
         poll(wait, 3, wait_ms(now, next, xce_heartbeat_next_ms(c->hb)));
