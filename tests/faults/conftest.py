@@ -4,17 +4,18 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.faults.ledger import HARM, INJECTED, Ledger, render
-from tests.integration.conftest import make_host, place
+from tests.integration.conftest import leftovers, make_host, place
 from tests.integration.host import Host
 from tests.integration.leasing import entering
 from tests.unit.runtime.cgroups import delegated, needs_cgroups
 
-__all__ = ["make_host", "place"]
+__all__ = ["leftovers", "make_host", "place"]
 
 _HERE = Path(__file__).parent
 _TESTS = "tests"
@@ -47,10 +48,10 @@ def fenced(request: pytest.FixtureRequest) -> Iterator[Callable[[Host], str]]:
         return
 
     def arrange(host: Host) -> str:
-        entering(group, host.base / "bin" / "xce-node-manager")
+        entering(groups.enter_context(delegated()), host.base / "bin" / "xce-node-manager")
         return "cgroup"
 
-    with delegated() as group:
+    with ExitStack() as groups:
         yield arrange
 
 

@@ -8,13 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.integration.host import Host
+from tests.integration.leftovers import Leftovers
+
+
+@pytest.fixture(scope="session")
+def leftovers() -> Iterator[Leftovers]:
+    """Kills what tests have started, should this process be killed before it can."""
+    made = Leftovers()
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place(leftovers: Leftovers) -> Iterator[Path]:
     """A new directory whose path is short enough for Unix sockets."""
     path = Path(tempfile.mkdtemp(prefix="xce"))
+    leftovers.begin(path)
     yield path
+    leftovers.end(path)
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -376,7 +376,7 @@ def test_a_supervision_that_fails_itself_says_so() -> None:
 
 def test_an_end_that_is_interrupted_kills(tmp_path: Path) -> None:
     """A service that is slow to stop is not left behind by a program that is in a hurry."""
-    script = f"trap '' TERM; : >{tmp_path}/deaf; while :; do sleep 0.05; done"
+    script = f"trap '' TERM; : >{tmp_path}/deaf; while kill -0 $PPID; do sleep 0.05; done"
     deaf = Probe(check=ExecCheck(command=("test", "-e", f"{tmp_path}/deaf")), period_s=0.1)
 
     async def test() -> None:
