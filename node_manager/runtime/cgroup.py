@@ -1,6 +1,7 @@
 """One cgroup for each component, below the group that was delegated to the agent.
 
-    agent/            the agent, and commands beside components
+    agent/            the agent, and its components' reload and drain commands
+    beside/           checks before a start and exec probes, a group for each run
     fuse/             what guards the leases
     NAME/             a component
     NAME.GENERATION/  a component that depends on a lease: its fuse guards this group, and no later one
@@ -23,12 +24,13 @@ from node_manager.core.facts import is_leased
 from node_manager.core.spec import ComponentSpec, KillScope, LimitsSpec, NodeSpec
 from node_manager.runtime import cgroupfs, kernel, regain
 from node_manager.runtime.accounts import AccountError, Accounts
+from node_manager.runtime.beside import BESIDE, Beside
 from node_manager.runtime.cgroupfs import AGENT, Watches
 
 FUSE = "fuse"
 MAIN = "main"
 JOBS = "jobs"
-_RESERVED = frozenset({AGENT, FUSE})
+_RESERVED = frozenset({AGENT, BESIDE, FUSE})
 _BIRTH = "user.xce"
 """The attribute that says which process was started in a group."""
 LIMITS = {
@@ -96,6 +98,7 @@ class Groups:
         self._name = cgroupfs.name_of(root)
         self._groups: dict[str, list[Group]] = {}
         """By component, the newest generation last; one only unless it is leased."""
+        self.beside = Beside(root)
         self._fuse_fd = -1
         self._oom_kills = 0
         self._aged_s = 0.0
@@ -112,6 +115,7 @@ class Groups:
                 cgroupfs.remove(own)  # as in `open`: the children of one that was killed fare the same
             own.mkdir(exist_ok=True)
             cgroupfs.write(own, "cgroup.procs", str(os.getpid()))
+        self.beside.clear()
 
     def fuse_fd(self) -> int:
         """The directory of the group for fuses. Raises OSError."""
@@ -125,6 +129,7 @@ class Groups:
         """Let go of everything, and remove what is empty."""
         for component in list(self._groups):
             self.forget(component)
+        self.beside.close()
         if self._fuse_fd >= 0:
             os.close(self._fuse_fd)
             self._fuse_fd = -1
@@ -294,26 +299,32 @@ class Groups:
         groups = (group for group in self._groups.get(component, ()) if group.generation == generation)
         return next((str(group.inner) for group in groups), "")
 
-    def kill(self, component: str, newest: int) -> None:
+    def paths(self, component: str, newest: int, mark: str = "") -> list[Path]:
+        """The same as paths; or the group of the command with this mark."""
+        if mark:
+            return self.beside.paths(component, mark)
+        return [group.path for group in self.of(component, newest)]
+
+    def kill(self, component: str, newest: int, mark: str = "") -> None:
         """SIGKILL everything in them at once, with what it is just making. Raises OSError where that cannot be.
 
         ENOENT: the kernel (before 5.14) does not know how.
         """
-        for group in self.of(component, newest):
+        for path in self.paths(component, newest, mark):
             try:
-                cgroupfs.write(group.path, "cgroup.kill", "1")
+                cgroupfs.write(path, "cgroup.kill", "1")
             except OSError as error:
-                if error.errno not in kernel.GROUP_GONE or group.path.is_dir():
+                if error.errno not in kernel.GROUP_GONE or path.is_dir():
                     raise
 
-    def populated(self, component: str, newest: int) -> bool:
+    def populated(self, component: str, newest: int, mark: str = "") -> bool:
         """Whether anything lives in them. Raises OSError when it cannot look."""
-        return any(cgroupfs.populated(group.path) for group in self.of(component, newest))
+        return any(cgroupfs.populated(path) for path in self.paths(component, newest, mark))
 
-    def members(self, component: str, newest: int) -> Iterator[int]:
+    def members(self, component: str, newest: int, mark: str = "") -> Iterator[int]:
         """Every process in them. Raises OSError when it cannot look."""
-        for group in self.of(component, newest):
-            yield from cgroupfs.processes(group.path)
+        for path in self.paths(component, newest, mark):
+            yield from cgroupfs.processes(path)
 
     def oom_killed(self, component: str, generation: int) -> bool:
         """Whether the kernel has killed in this generation's group for want of memory; asked once it has ended."""
@@ -362,16 +373,18 @@ class Groups:
                 inner = group.inner.relative_to(self.root).as_posix()
                 if relative == inner or relative.startswith(f"{inner}/"):
                     return component
-        return None
+        return self.beside.component_of(relative)
 
     def relative(self, name: str | None) -> str | None:
         """The path below the root of a group that /proc/PID/cgroup names; None: it is elsewhere."""
         prefix = f"{self._name}/"
         return name.removeprefix(prefix) if name is not None and name.startswith(prefix) else None
 
-    def watch(self, watches: Watches, component: str, newest: int, changed: Callable[[], None]) -> list[int]:
+    def watch(
+        self, watches: Watches, component: str, newest: int, changed: Callable[[], None], mark: str = ""
+    ) -> list[int]:
         """Have every change of their being empty told."""
-        return [watches.add(group.path, changed) for group in self.of(component, newest)]
+        return [watches.add(path, changed) for path in self.paths(component, newest, mark)]
 
 
 def _name(component: str) -> str:

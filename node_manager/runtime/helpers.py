@@ -1,7 +1,8 @@
 """Commands beside a component: pre_start, reload, drain and exec probes. Bounded in time, output and processes.
 
-Each runs in a session of its own with its output captured. When its time is over, or it is cancelled, everything it
-started is killed. The result comes once; `released` comes when nothing of it lives any more.
+Each runs in a session of its own with its output captured, and a check or probe in a cgroup of its own where there are
+cgroups. When its time is over, or it is cancelled, everything it started is killed. The result comes once; `released`
+comes when nothing of it lives any more.
 """
 
 import asyncio
@@ -239,6 +240,7 @@ class HelperRun:
                 mark=self._owner.helper,
                 main_pid=plan.main_pid,
                 output_fd=write_fd,
+                cgroup_fd=helpers.trees.enclose(self._owner) if plan.clear else None,
             )
             launch = begin(launch_plan)
         except BaseException:

@@ -58,6 +58,7 @@ class Planner:
         mark: str,
         main_pid: int | None,
         output_fd: int,
+        cgroup_fd: int | None = None,
     ) -> LaunchPlan:
         """A command beside the component: the same user, environment and limits, but never taken for its main process.
 
@@ -76,6 +77,7 @@ class Planner:
             output_fd=output_fd,
             nofile=spec.limits.nofile,
             oom_score_adj=self._oom_score_adj(spec),
+            cgroup_fd=cgroup_fd,
         )
 
     def _account(self, spec: ComponentSpec) -> Account:

@@ -135,6 +135,10 @@ class Trees:
         if self._watches is not None:
             self._watches.close()
 
+    def enclose(self, owner: Owner) -> int | None:
+        """A group for a helper to be born in, where there are groups; `forget` kills what is left in it."""
+        return None if self._groups is None else self._groups.beside.begin(owner.component, owner.helper)
+
     def plant(self, root: Root) -> None:
         """A new tree. Its root must not be reaped by anybody else before `fell`."""
         self._roots[root.pid] = root
@@ -158,6 +162,8 @@ class Trees:
     def forget(self, owner: Owner) -> None:
         """A helper's run is over: what may still carry its mark belongs to the component from now on."""
         self._helpers.discard(owner)
+        if self._groups is not None:
+            self._groups.beside.end(owner.component, owner.helper)
         for session in [number for number in self._past() if self._sessions[number].root.owner == owner]:
             del self._sessions[session]
 
@@ -258,9 +264,9 @@ class Trees:
 
     def watch(self, owner: Owner, newest: int, changed: Callable[[], None]) -> list[int]:
         """Have it told when the owner's groups change: they may be empty."""
-        if self._groups is None or self._watches is None or owner.helper:
+        if self._groups is None or self._watches is None:
             return []
-        return self._groups.watch(self._watches, owner.component, newest, changed)
+        return self._groups.watch(self._watches, owner.component, newest, changed, owner.helper)
 
     def unwatch(self, numbers: list[int]) -> None:
         """Have that told no more."""
@@ -270,15 +276,13 @@ class Trees:
 
     def kill_groups(self, owner: Owner, newest: int) -> None:
         """SIGKILL what is in the owner's groups, where the kernel can; else it is found one by one."""
-        if self._groups is not None and not owner.helper:
+        if self._groups is not None:
             with suppress(OSError):
-                self._groups.kill(owner.component, newest)
+                self._groups.kill(owner.component, newest, owner.helper)
 
     def populated(self, owner: Owner, newest: int) -> bool:
         """Whether anything lives in the owner's groups. Raises OSError when it cannot look."""
-        if self._groups is None or owner.helper:
-            return False
-        return self._groups.populated(owner.component, newest)
+        return self._groups is not None and self._groups.populated(owner.component, newest, owner.helper)
 
     def _needs_table(self, owner: Owner) -> bool:
         return self._searches(owner) or not self.procfs.lists_children
@@ -319,8 +323,8 @@ class Trees:
             newer = any(root.owner == owner and root.generation > newest for root in self._roots.values())
             if not newer or origin.generation <= newest:
                 yield from self._grown(found, below, stat, seen)
-        if self._groups is not None and not owner.helper:
-            for pid in self._groups.members(owner.component, newest):
+        if self._groups is not None:
+            for pid in self._groups.members(owner.component, newest, owner.helper):
                 found = stat(pid) if pid not in seen else None
                 yield found if found is not None and found.living else None
         for session in [number for number in self._past() if self._sessions[number].root.owner == owner]:

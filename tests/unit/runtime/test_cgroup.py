@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ import pytest
 
 from node_manager.core.actions import KillTree
 from node_manager.core.events import ExitStatus, SpawnFailed
-from node_manager.core.spec import ComponentSpec, HostSpec, KillScope, LimitsSpec, NodeSpec, StopSpec
+from node_manager.core.spec import NS_PER_S, ComponentSpec, HostSpec, KillScope, LimitsSpec, NodeSpec, StopSpec
 from node_manager.runtime import cgroupfs
 from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
+from node_manager.runtime.helpers import HelperPlan, HelperResult
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import NATIVE, LaunchPlan, launch
 from tests.unit.runtime.cgroups import delegated, needs_cgroups
@@ -200,6 +202,62 @@ def test_nothing_that_a_component_starts_escapes(fenced: Rig) -> None:
 
 
 @needs_cgroups
+@pytest.mark.parametrize("ends", ["by itself", "by its time"])
+def test_nothing_that_a_check_or_probe_starts_escapes(fenced: Rig, ends: str) -> None:
+    """What leaves its session, its parent and its markers dies with the command, whose group is gone then too."""
+    told = fenced.directory / "told"
+    script = f"{sys.executable} -S -c '{ESCAPE}' & "
+    script += "sleep 1000" if ends == "by its time" else f"while ! test -e {told}; do sleep 0.02; done"
+    results: list[HelperResult] = []
+    gone: list[bool] = []
+    plan = HelperPlan(spec=COMPONENT, generation=1, command=shell(script), timeout_ns=NS_PER_S // 2, answer_first=True)
+    if ends == "by itself":
+        plan = replace(plan, timeout_ns=600 * NS_PER_S)
+    fenced.processes.helpers.run(plan, results.append, lambda: gone.append(True))
+    beside = groups_of(fenced).root / "beside"
+
+    def hidden() -> list[int]:
+        return [pid for pid in cgroupfs.processes(beside) if _command(pid) == "hidden"]
+
+    if ends == "by itself":
+        fenced.run_until(hidden, "it hides")
+        (escaped,) = hidden()
+        assert fenced.processes.member(escaped) == "comp"
+        told.touch()
+    fenced.run_until(lambda: gone, "nothing of it lives")
+    assert ["exited with status 0" if ends == "by itself" else "not finished within 0.5 s, killed"] == [
+        result.detail for result in results
+    ]
+    assert hidden_orphans() == []
+    assert [path for path in beside.iterdir() if path.is_dir()] == []
+
+
+@needs_cgroups
+def test_a_successor_ends_what_an_earlier_agents_probe_left(root: Path) -> None:
+    """Nobody waits for it any more, and its group is not left over."""
+    fd = Groups(root).beside.begin("comp", "1.1")
+    done = launch(
+        LaunchPlan(command=("/bin/sleep", "1000"), environment=(), account=Accounts().find(None), cgroup_fd=fd)
+    )
+    assert fd is not None
+    os.close(fd)
+    later = Groups(root)
+    later.beside.clear()
+    result = os.waitid(os.P_PIDFD, done.pidfd, os.WEXITED)
+    os.close(done.pidfd)
+    assert result is not None
+    assert result.si_status == signal.SIGKILL
+    later.beside.close()
+    assert not (root / "beside").exists()
+
+
+def hidden_orphans() -> list[int]:
+    """Processes that hide, and came to the agent as orphans."""
+    table = ProcFs().table().values()
+    return [one.pid for one in table if one.living and one.ppid == os.getpid() and _command(one.pid) == "hidden"]
+
+
+@needs_cgroups
 def test_a_fork_bomb_dies_at_once(fenced: Rig) -> None:
     """A tree that makes processes faster than anybody could look at them is empty after one kill."""
     fenced.start(python("import os\nprint('up', flush=True)\nwhile True:\n    os.fork() or os.setsid()"))
@@ -214,8 +272,8 @@ def test_a_fork_bomb_dies_at_once(fenced: Rig) -> None:
 class OldKernel(Groups):
     """As before Linux 5.14, which has no cgroup.kill."""
 
-    def kill(self, component: str, newest: int) -> None:
-        raise FileNotFoundError(f"{component} {newest}")
+    def kill(self, component: str, newest: int, mark: str = "") -> None:
+        raise FileNotFoundError(f"{component} {newest} {mark}")
 
 
 @needs_cgroups
