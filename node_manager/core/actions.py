@@ -3,10 +3,9 @@
 The shell carries actions out in order, and never decides anything. Whatever comes of an action returns as an event.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.durable import DurableFacts
 from node_manager.core.spec import CommandSpec, ComponentSpec, ProbeKind, ProbeSpec
+from node_manager.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,5 @@
 """What every rule of the ledger says about one component, and the ruling that follows."""
 
-from dataclasses import dataclass
-
 from node_manager.core import facts, latches
 from node_manager.core.durable import Latch
 from node_manager.core.events import HostState
@@ -9,6 +7,7 @@ from node_manager.core.intent import STOPPING_RULES, Claim, Rule, Want, ruling
 from node_manager.core.nodestate import Member, NodePhase, NodeState, drain_of
 from node_manager.core.spec import ComponentSpec, OnDeadline
 from node_manager.core.states import State
+from node_manager.core.values import dataclass
 from node_manager.core.words import because
 
 _WAITING_RULES = frozenset({Rule.DEPENDENCY, Rule.MAINTENANCE})

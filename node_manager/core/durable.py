@@ -4,7 +4,7 @@ Two latches are kept apart. The *controller's* is stated by the worker and order
 host. The *operator's* is set and released by operators alone. The host is in the more severe of the two states.
 """
 
-from dataclasses import dataclass
+from node_manager.core.values import dataclass
 
 MAX_HOLDS = 1024
 """Bound on operator holds kept: far above the components of any host."""

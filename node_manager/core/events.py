@@ -5,11 +5,10 @@ nanoseconds. What concerns one run of a component carries its `generation`; an e
 nothing. `jitter` is a number from 0 to 1023 drawn by the shell, because the core has no randomness of its own.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.durable import DurableFacts
 from node_manager.core.spec import NodeSpec, ProbeKind
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 from node_manager.core.wedge import Sample
 
 JITTER_STEPS = 1024

@@ -6,12 +6,13 @@ until its own end and not an instant longer (DESIGN, "Facts").
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from node_manager.core.changed import replace
 from node_manager.core.events import KeptLease
 from node_manager.core.intent import Lease
 from node_manager.core.spec import NS_PER_S, ComponentSpec, stop_budget_ns
+from node_manager.core.values import dataclass
 
 PRIMARY = "controller.primary"
 LEASE_PREFIX = "lease."

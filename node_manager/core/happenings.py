@@ -3,8 +3,6 @@
 Events of the node that concern a run come as they are; the rest is the node's word to the component's machine.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.events import (
     Beat,
     EvidenceTaken,
@@ -24,6 +22,7 @@ from node_manager.core.events import (
 )
 from node_manager.core.intent import Want
 from node_manager.core.spec import ComponentSpec
+from node_manager.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,8 @@ Every rule that holds makes a claim. The claim of the highest precedence decides
 operator who lifts one sees beforehand what the next one will say.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 
 
 class Rule(Symbol):

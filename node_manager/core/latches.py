@@ -4,12 +4,12 @@ A change is a value: it is applied to the record in force, to the record being w
 a write brings back. Restrictive changes are in force at once; permissive ones once they are durable.
 """
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from node_manager.core.changed import replace
 from node_manager.core.durable import DurableFacts, Hold, Latch, Maintenance
 from node_manager.core.events import HostState
+from node_manager.core.values import dataclass
 
 SEVERITY = {state: place for place, state in enumerate(HostState)}
 _SEVERITY_OF_FACT = {f"host.{state.value}": place for state, place in SEVERITY.items()}

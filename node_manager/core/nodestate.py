@@ -1,7 +1,7 @@
 """The state of a whole node, as one frozen value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from node_manager.core import latches
 from node_manager.core.durable import DurableFacts, Latch
@@ -11,6 +11,7 @@ from node_manager.core.ordering import Index
 from node_manager.core.spec import NS_PER_S, ComponentSpec, DrainSpec, NodeSpec
 from node_manager.core.states import ComponentState
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 from node_manager.core.writeback import Writeback
 
 DRAIN_RESERVE_NS = 5 * NS_PER_S

@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from node_manager.core.spec import ComponentSpec, NodeSpec
+from node_manager.core.values import dataclass
 
 DIGEST_VERSION = "1"
 """Digests of different versions are not compared: a new agent must not restart what it only describes anew."""

@@ -6,11 +6,10 @@ liveness as unknown; `success_threshold` answers in a row make it pass, `failure
 their own: the component's messages pass them and a deadline fails them.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.changed import replace
 from node_manager.core.events import Outcome
 from node_manager.core.spec import PASSIVE_CHECKS, ProbeSpec
+from node_manager.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 Nothing here outlives the run: counts re-arm with every restart because a new run is a new value.
 """
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from node_manager.core import probes
@@ -20,6 +19,7 @@ from node_manager.core.spec import (
     ProbeSpec,
 )
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 from node_manager.core.wedge import Verdict, Watch
 
 LATE_AFTER_INTERVALS = 2

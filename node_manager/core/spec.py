@@ -4,9 +4,8 @@
 are integer nanoseconds, all names are the ones the role files use.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000

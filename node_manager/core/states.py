@@ -1,12 +1,13 @@
 """The states of a component, the changes between them that exist, and what is remembered of one component."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from node_manager.core.events import ExitStatus, Past
 from node_manager.core.intent import PRECEDENCE, Rule, Want
 from node_manager.core.run import Phase, Run
 from node_manager.core.run import wake_ns as run_wake_ns
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 from node_manager.core.wedge import Verdict
 
 

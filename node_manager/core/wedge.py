@@ -19,10 +19,9 @@ What is frozen or starved is no better after a restart: the one goes on when it 
 host does not have. So they are reported (`SPARED`) and looked at again.
 """
 
-from dataclasses import dataclass
-
 from node_manager.core.spec import NS_PER_MS, NS_PER_S
 from node_manager.core.symbols import Symbol
+from node_manager.core.values import dataclass
 
 MIN_SPAN_NS = 100 * NS_PER_MS
 """Two looks nearer than this say nothing: it is the shortest interval that a component can promise, and ten ticks of

@@ -6,7 +6,7 @@ applied: they act at once. A permissive change acts when it is durable, so a cra
 disk does not say.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from node_manager.core import latches
 from node_manager.core.changed import replace
@@ -14,6 +14,7 @@ from node_manager.core.durable import DurableFacts
 from node_manager.core.events import Command
 from node_manager.core.latches import Change
 from node_manager.core.spec import NS_PER_S
+from node_manager.core.values import dataclass
 
 MAX_PENDING = 256
 """Bound on changes that wait for the disk; beyond it an operator's command is refused, not queued."""
