@@ -31,7 +31,7 @@ _{function}() {{
 }}
 
 _{function}_components() {{
-    xce-nodectl --json status 2>/dev/null | grep -o '"name": *"[a-z0-9-]*", *"role"' | cut -d'"' -f4
+    xce-nodectl --json status 2>/dev/null | tr -d '\\n ' | grep -o '"name":"[^"]*","role"' | cut -d'"' -f4
 }}
 
 complete -o default -F _{function} {prog}
