@@ -1,7 +1,8 @@
 """Users as the kernel wants them: numbers, looked up before the fork and kept for a while.
 
 A lookup goes through NSS and may block for as long as LDAP or sssd likes. It is never done in the child, and a host
-that starts five hundred components of one user asks once.
+that starts five hundred components of one user asks once. One `Accounts` serves a whole agent: what was looked up in a
+thread (`preflight`) is known on the loop.
 """
 
 import errno
@@ -13,6 +14,8 @@ from node_manager.runtime.clock import boottime_ns
 
 _KEEP_NS = 60_000_000_000
 """How long an answer is used: long enough for a boot or a crash loop, short enough that a changed group arrives."""
+_SAFE_NS = 10_000_000_000
+"""What is known is known for so long at least: the start that comes of it has begun by then."""
 _MAX_KEPT = 256
 """Accounts kept; far above the users of any configuration."""
 
@@ -59,9 +62,9 @@ class Accounts:
         return account
 
     def knows(self, name: str | None) -> bool:
-        """Tell whether `find` answers without asking anybody."""
+        """Tell whether `find` answers without asking anybody, for some seconds to come."""
         kept = self._kept.get(name)
-        return kept is not None and boottime_ns() - kept[0] < _KEEP_NS
+        return kept is not None and boottime_ns() - kept[0] < _KEEP_NS - _SAFE_NS
 
     def uid(self, name: str | None) -> int | None:
         """Return the number of this user, of the agent's own for None; None where there is no such user."""
@@ -71,12 +74,18 @@ class Accounts:
             return None
 
 
+def itself() -> Account:
+    """Return the agent's own identity, without a look-up: for children that need no name and no home."""
+    uid = os.geteuid()
+    return Account(name=str(uid), uid=uid, gid=os.getegid(), home="/", login_shell="/bin/sh")
+
+
 def _own() -> Account:
     uid = os.geteuid()
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:  # a container's arbitrary uid
-        return Account(name=str(uid), uid=uid, gid=os.getegid(), home="/", login_shell="/bin/sh")
+        return itself()
     return Account(
         name=entry.pw_name, uid=uid, gid=os.getegid(), home=entry.pw_dir or "/", login_shell=entry.pw_shell or "/bin/sh"
     )

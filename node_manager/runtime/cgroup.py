@@ -98,6 +98,7 @@ class Groups:
         self._name = cgroupfs.name_of(root)
         self._groups: dict[str, list[Group]] = {}
         """By component, the newest generation last; one only unless it is leased."""
+        self.accounts = Accounts()
         self.beside = Beside(root)
         self._fuse_fd = -1
         self._oom_kills = 0
@@ -199,7 +200,7 @@ class Groups:
             cgroupfs.remove(inner)
         inner.mkdir(parents=True, exist_ok=True)
         if scoped:
-            _make_jobs(path, spec.user)
+            _make_jobs(path, spec.user, self.accounts)
         group = Group(component=spec.name, generation=generation, path=path, inner=inner, fd=_open(inner))
         self._groups.setdefault(spec.name, []).append(group)
         self._limit(group, spec)
@@ -400,14 +401,14 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _make_jobs(path: Path, user: str | None) -> None:
+def _make_jobs(path: Path, user: str | None, accounts: Accounts) -> None:
     """The group for jobs: its user may make groups in it and move processes of the component there. Raises OSError."""
     jobs = path / JOBS
     jobs.mkdir(exist_ok=True)
     if user is None or os.geteuid() != 0:
         return
     try:
-        account = Accounts().find(user)
+        account = accounts.find(user)
     except AccountError:
         return  # it cannot be started either
     files: Iterable[Path] = (jobs, *(jobs / name for name in _DELEGATED_FILES), path / "cgroup.procs")

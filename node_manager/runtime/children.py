@@ -45,7 +45,14 @@ class Children:
         self._spawned = spawned
         self._post = post
         self._jitter = jitter
-        self._preflight = Preflight(loop, log_dir=log_dir, post=post, jitter=jitter)
+        self._preflight = Preflight(
+            loop,
+            log_dir=log_dir,
+            post=post,
+            jitter=jitter,
+            accounts=processes.accounts,
+            environment_files=processes.environment_files,
+        )
         self._probers = Probers(loop, post=post, helpers=processes.helpers)
 
     def carry_out(self, action: ChildAction) -> None:

@@ -7,13 +7,14 @@ of /proc/PID/environ always has them.
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from node_manager.core.spec import ComponentSpec
 from node_manager.runtime import kernel
 from node_manager.runtime.accounts import Account
+from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.spawn import DEFAULT_PATH, LaunchError
 
 HEARTBEAT_SOCKET = "XCE_HEARTBEAT_SOCKET"
@@ -33,6 +34,10 @@ _PASSED_ON = ("PATH", "LANG", "TZ")
 _MAX_FILE_BYTES = 64 * 1024
 """Bound on an environment_file; the kernel takes 128 KiB for one variable at most, and such files have a few lines."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FRESH_NS = 5_000_000_000
+"""How long what was read in a thread is used: each start has it read anew, and follows at once."""
+_MAX_KEPT = 256
+"""As many components as a host may have."""
 _QUOTES = "\"'"
 
 
@@ -74,14 +79,43 @@ class Markers:
         return self.runtime_dir
 
 
-def component_environment(spec: ComponentSpec, account: Account) -> dict[str, str]:
+class EnvironmentFiles:
+    """Environment files that were read in a thread, for the start that comes of it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, dict[str, str] | LaunchError]] = {}
+
+    def look(self, path: str) -> None:
+        """Read a file. In a thread, because it may hang."""
+        found: dict[str, str] | LaunchError
+        try:
+            found = read_environment_file(path)
+        except LaunchError as error:
+            found = error
+        if len(self._kept) >= _MAX_KEPT:
+            self._kept.clear()
+        self._kept[path] = boottime_ns(), found
+
+    def read(self, path: str) -> Mapping[str, str]:
+        """Return what it held a moment ago; where nobody has looked, what it holds now. Raises LaunchError."""
+        read_ns, found = self._kept.get(path, (0, None))
+        if found is None or boottime_ns() - read_ns > _FRESH_NS:
+            return read_environment_file(path)
+        if isinstance(found, LaunchError):
+            raise LaunchError(found.errno, found.stage, found.detail)
+        return found
+
+
+def component_environment(
+    spec: ComponentSpec, account: Account, read: Callable[[str], Mapping[str, str]]
+) -> dict[str, str]:
     """What the component's own command and its helpers have in common, without markers. Raises LaunchError."""
     variables = {key: os.environ[key] for key in _PASSED_ON if os.environ.get(key)}
     variables.setdefault("PATH", DEFAULT_PATH)
     variables |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.login_shell}
     variables |= dict(spec.environment)
     if spec.environment_file is not None:
-        variables |= read_environment_file(spec.environment_file)
+        variables |= read(spec.environment_file)
     return variables
 
 

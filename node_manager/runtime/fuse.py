@@ -25,7 +25,7 @@ from node_manager.core.nodestate import Member
 from node_manager.core.run import Phase
 from node_manager.core.spec import LEASE_MARGIN_NS, ComponentSpec, KillScope, NodeSpec
 from node_manager.runtime import kernel
-from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.accounts import itself
 from node_manager.runtime.cgroup import Group, Groups
 from node_manager.runtime.spawn import Launch, LaunchError, LaunchPlan, begin
 
@@ -210,7 +210,7 @@ class Fuses:
                 LaunchPlan(
                     command=(*self.program, component, self.nonce),
                     environment=(),
-                    account=Accounts().find(None),
+                    account=itself(),
                     output_fd=listener.fileno(),
                     cgroup_fd=None if self.groups is None else self.groups.fuse_fd(),
                 )

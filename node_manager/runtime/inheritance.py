@@ -91,10 +91,9 @@ def claimants(findings: Findings, component: str) -> tuple[int, ...]:
     return tuple(sorted(set(pids)))
 
 
-def expected_uid(spec: NodeSpec) -> Callable[[str], int | None]:
+def expected_uid(spec: NodeSpec, accounts: Accounts) -> Callable[[str], int | None]:
     """Return the look-up of the user that each component's process must have; None: any will do."""
     users = {component.name: component.user for component in spec.components}
-    accounts = Accounts()
 
     def uid(component: str) -> int | None:
         if component not in users:

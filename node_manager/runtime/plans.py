@@ -7,19 +7,30 @@ from node_manager.core.actions import Spawn
 from node_manager.core.spec import ComponentSpec
 from node_manager.runtime import environment
 from node_manager.runtime.accounts import Account, AccountError, Accounts
-from node_manager.runtime.environment import Markers
+from node_manager.runtime.environment import EnvironmentFiles, Markers
 from node_manager.runtime.spawn import LaunchError, LaunchPlan
 
 _OWN_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 
 
 class Planner:
-    """Makes launch plans. Every method raises LaunchError with a sentence for what cannot be."""
+    """Makes launch plans. Every method raises LaunchError with a sentence for what cannot be.
 
-    def __init__(self, markers: Markers, *, own_oom_score_adj: Path = _OWN_OOM_SCORE_ADJ) -> None:
+    What `accounts` and `files` know already is not asked for again.
+    """
+
+    def __init__(
+        self,
+        markers: Markers,
+        *,
+        accounts: Accounts | None = None,
+        files: EnvironmentFiles | None = None,
+        own_oom_score_adj: Path = _OWN_OOM_SCORE_ADJ,
+    ) -> None:
         self.markers = markers
         self._own_oom_score_adj = own_oom_score_adj
-        self._accounts = Accounts()
+        self._accounts = accounts or Accounts()
+        self._files = files or EnvironmentFiles()
 
     def main(
         self, action: Spawn, output_fd: int | None, *, cgroup_fd: int | None = None, fuse_fd: int | None = None
@@ -37,7 +48,7 @@ class Planner:
             marks[environment.LEASE_VALID_UNTIL] = str(action.lease_valid_until_ns)
         return LaunchPlan(
             command=spec.command,
-            environment=_merged(marks, environment.component_environment(spec, account)),
+            environment=self._environment(marks, spec, account),
             account=account,
             directory=spec.working_directory or "/",
             output_fd=output_fd,
@@ -71,7 +82,7 @@ class Planner:
             marks[environment.MAIN_PID] = str(main_pid)
         return LaunchPlan(
             command=command,
-            environment=_merged(marks, environment.component_environment(spec, account)),
+            environment=self._environment(marks, spec, account),
             account=account,
             directory=spec.working_directory or "/",
             output_fd=output_fd,
@@ -79,6 +90,9 @@ class Planner:
             oom_score_adj=self._oom_score_adj(spec),
             cgroup_fd=cgroup_fd,
         )
+
+    def _environment(self, marks: dict[str, str], spec: ComponentSpec, account: Account) -> tuple[tuple[str, str], ...]:
+        return _merged(marks, environment.component_environment(spec, account, self._files.read))
 
     def _account(self, spec: ComponentSpec) -> Account:
         try:

@@ -2,8 +2,8 @@
 
 A user's look-up asks whatever NSS is set up to ask, an `environment_file` or a log may lie on a server that is gone.
 Tried on the loop, one of them would hold up every component of the host, and the watchdog with it. So the loop goes on
-meanwhile, and does the same once more when it has answered: then it answers from a cache, or is known to respond.
-Only what was found to be on a disk of this host's own is opened there at once.
+meanwhile; what was found of a user and of a file is known when it goes on with the start. A log is opened once more
+then: it has answered a moment ago. Only what was found to be on a disk of this host's own is opened there at once.
 What does not answer fails that one start, with its name. Errors are no matter here: they are found, and explained, by
 whoever makes the child.
 """
@@ -20,10 +20,9 @@ from node_manager.core.spec import ComponentSpec, ExecCheck
 from node_manager.runtime import output
 from node_manager.runtime.accounts import AccountError, Accounts
 from node_manager.runtime.crew import Crew
-from node_manager.runtime.environment import read_environment_file
+from node_manager.runtime.environment import EnvironmentFiles
 from node_manager.runtime.mounts import LocalDirectories
 from node_manager.runtime.output import OutputError
-from node_manager.runtime.spawn import LaunchError
 
 ANSWER_S = 5.0
 """How long one of these may take, as long as a launch may."""
@@ -57,6 +56,7 @@ class Preflight:
         post: Callable[[Event], None],
         jitter: Callable[[], int],
         accounts: Accounts | None = None,
+        environment_files: EnvironmentFiles | None = None,
         answer_s: float = ANSWER_S,
     ) -> None:
         self._loop = loop
@@ -65,6 +65,7 @@ class Preflight:
         self._jitter = jitter
         self._answer_s = answer_s
         self._accounts = accounts or Accounts()
+        self._environment_files = environment_files or EnvironmentFiles()
         self._flights: dict[Hashable, _Flight] = {}
         self._local = LocalDirectories()
         self._crew = Crew(loop, "xce-preflight", size=MAX_HANGING, max_waiting=_MAX_WAITING)
@@ -133,8 +134,7 @@ class Preflight:
             self._accounts.find(spec.user)
         if spec.environment_file is not None:
             flight.at = f"the environment_file {spec.environment_file.removeprefix('-')}"
-            with suppress(LaunchError):
-                read_environment_file(spec.environment_file)
+            self._environment_files.look(spec.environment_file)
         path = output.log_file(spec.log, spec.name, self._log_dir)
         if path is not None:
             flight.at = f"the log {path}"

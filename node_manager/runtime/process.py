@@ -20,10 +20,11 @@ from node_manager.core.events import Event, ExitStatus, Found
 from node_manager.core.nodestate import NodeState
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime import exits, kernel
+from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.adoption import Proven
 from node_manager.runtime.cgroup import Group, Groups
 from node_manager.runtime.commands import Commands
-from node_manager.runtime.environment import Markers
+from node_manager.runtime.environment import EnvironmentFiles, Markers
 from node_manager.runtime.fuse import Fuses
 from node_manager.runtime.helpers import Helpers
 from node_manager.runtime.kill import Kills
@@ -94,8 +95,13 @@ class Processes:
         self._ending: Main | None = None
         self._exit_info = exit_info
         self._subreaper = subreaper
-        self._planner = Planner(Markers(nonce=nonce, runtime_dir=runtime_dir, sockets=sockets))
+        self.accounts = Accounts()
+        self.environment_files = EnvironmentFiles()
+        markers = Markers(nonce=nonce, runtime_dir=runtime_dir, sockets=sockets)
+        self._planner = Planner(markers, accounts=self.accounts, files=self.environment_files)
         self.groups = groups
+        if groups is not None:
+            groups.accounts = self.accounts
         self._configured: NodeSpec | None = None
         self.fuses = None
         if fuse_dir is not None:

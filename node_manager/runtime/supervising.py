@@ -149,7 +149,7 @@ class Engine:
             self.post(ConfigLoaded(spec=spec))
             return
         kept, note = self._directory.read()
-        findings = adoption.find(kept, self._markers, inheritance.expected_uid(spec))
+        findings = adoption.find(kept, self._markers, inheritance.expected_uid(spec, self._processes.accounts))
         for text in (note, *inheritance.remarks(findings)):
             if text:
                 self._log(Log(event="supervisor.warning", component=None, fields=(("detail", text),)))

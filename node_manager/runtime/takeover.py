@@ -104,7 +104,7 @@ class Takeover:
         groups = self._processes.groups
         if groups is not None:
             kept = inheritance.completed(kept, groups.births(), ProcFs())
-        findings = adoption.find(kept, markers, inheritance.expected_uid(spec))
+        findings = adoption.find(kept, markers, inheritance.expected_uid(spec, self._processes.accounts))
         if groups is None:
             return findings
         return inheritance.with_left(findings, groups.left(component.name for component in spec.components))

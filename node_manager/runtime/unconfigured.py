@@ -11,7 +11,7 @@ from pathlib import Path
 from node_manager.core import latches
 from node_manager.core.events import HostState
 from node_manager.core.spec import HostSpec, NodeSpec
-from node_manager.runtime import adoption, files, inheritance, record
+from node_manager.runtime import adoption, files, record
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.record import RuntimeRecord
 from node_manager.runtime.settings import Settings
@@ -71,4 +71,4 @@ def running(settings: Settings, *, boot_id: str, nonce: str) -> str | None:
 def find(kept: RuntimeRecord, settings: Settings, nonce: str) -> adoption.Findings:
     """Look for processes of an earlier agent, whatever they are configured as."""
     markers = Markers(nonce=nonce, runtime_dir=settings.runtime_dir)
-    return adoption.find(kept, markers, inheritance.expected_uid(nothing()))
+    return adoption.find(kept, markers, lambda _component: None)

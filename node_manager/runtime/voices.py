@@ -9,7 +9,6 @@ from node_manager.core.events import Event
 from node_manager.core.nodestate import NodeState
 from node_manager.core.spec import ComponentSpec
 from node_manager.heartbeat.server import HeartbeatServer, KeptConnection
-from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.notify import KeptSocket, NotifySockets
 from node_manager.runtime.process import Processes
@@ -32,7 +31,7 @@ class Voices:
     ) -> None:
         self._boot_id = boot_id
         self._state = state
-        self._accounts = Accounts()
+        self._accounts = processes.accounts
         self._notified: set[str] = set()
         """Components that have a notify socket."""
         self.heartbeats = HeartbeatServer(
