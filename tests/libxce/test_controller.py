@@ -3,12 +3,16 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from node_manager.conformance.program import Program
 from node_manager.reference.clock import boottime_ns
 from tests.cluster.etcd import MISSING, PROGRAM, Member, ask, code, healthy
 from tests.integration.host import free_port, wait_until
@@ -197,6 +201,51 @@ def test_one_whose_scheduler_runs_gives_nothing_back(bench: Bench, member: Membe
     bench.wait(says(other, "standby"), rival)
     record = ask(member.client, "/v3/kv/range", {"key": code("/xce/controller.primary")})["kvs"][0]
     assert int(record["version"]) >= 1
+
+
+def turns(program: Program, count: int) -> None:
+    """Let it wait so often, which is once in each turn of its loop, or end."""
+    begun = program.waits()
+    wait_until(lambda: not program.running or program.waits() >= begun + count, "it goes on")
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_nothing_is_given_back_while_standby_was_not_sent(
+    bench: Bench, member: Member, program: Path, language: str
+) -> None:
+    """To an agent that does not read standby is not said yet: its "stopped" may be older than a start under way."""
+    agent = bench.agent()
+    agent.tell(COMPONENT__scheduler="running")
+    environment = {
+        "XCE_REF_STATE": str(bench.directory / "state"),
+        "XCE_REF_ETCD": member.client,
+        "XCE_REF_LISTEN": "127.0.0.1:0",
+        "XCE_REF_LEASE_S": LONG_S,
+        "XCE_HEARTBEAT_SOCKET": str(agent.path),
+        "XCE_COMPONENT": "controller",
+        "PYTHONPATH": str(SOURCE.parent),
+    }
+    in_python = [sys.executable, "-m", "node_manager.reference", "controller"]
+    command = [str(program), f"etcd:{member.client}"] if language == "c" else in_python
+    controller = Program(command, environment, bench.directory / "controller.log")
+    try:
+        bench.wait(says(agent, "primary"))
+        copy = controller.heartbeat_socket(str(agent.path))
+        if copy is None:
+            pytest.skip("the kernel does not let a test shorten the send queue of another process")
+        with copy:
+            copy.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least: some records
+            with suppress(BlockingIOError):
+                while True:  # until it is full
+                    copy.send(b"BEAT=0\n")
+            controller.signal(signal.SIGUSR1 if language == "c" else signal.SIGTERM)
+            turns(controller, 3)  # long enough to look at its scheduler
+            agent.tell(COMPONENT__scheduler="stopping")
+            agent.tell(COMPONENT__scheduler="stopped")
+            turns(controller, 3)
+        assert "kvs" in ask(member.client, "/v3/kv/range", {"key": code("/xce/controller.primary")})
+    finally:
+        controller.end()
 
 
 def test_a_second_one_of_its_name_ends(bench: Bench, member: Member, start: Start) -> None:
