@@ -108,7 +108,7 @@ static void write_decimal(char *to, unsigned value)
 
 static int die_with(pid_t parent)
 {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+    if (prctl(PR_SET_PDEATHSIG, (unsigned long)SIGKILL) != 0)
         return -1;
     if (getppid() != parent)
         _exit(LOST);
@@ -320,7 +320,7 @@ static void become(struct plan *plan)
     if (plan->not_after_ns >= 0) {
         STEP(DEADLINE, late(plan->not_after_ns));
     }
-    STEP(EXEC, prctl(PR_SET_PDEATHSIG, 0));
+    STEP(EXEC, prctl(PR_SET_PDEATHSIG, 0UL));
     STEP(EXEC, execute(plan));
 #undef STEP
 }
