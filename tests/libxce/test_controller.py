@@ -1,7 +1,6 @@
 """The example's controller in etcd, alone and beside the reference's, towards an agent that the test plays."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,16 +15,13 @@ from node_manager.conformance.program import Program
 from node_manager.reference.clock import boottime_ns
 from tests.cluster.etcd import MISSING, PROGRAM, Member, ask, code, healthy
 from tests.integration.host import free_port, wait_until
-from tests.libxce.test_library import SOURCE, make
+from tests.libxce.test_library import CAN_BUILD, SOURCE, WHY_NOT, make
 from tests.unit.reference.conftest import Bench, FakeAgent, bench, directory
 
 __all__ = ["bench", "directory"]
 
 pytestmark = [
-    pytest.mark.skipif(
-        shutil.which("make") is None or shutil.which("cc") is None or not SOURCE.is_dir(),
-        reason="the sources of libxce, make and a C compiler are needed",
-    ),
+    pytest.mark.skipif(not CAN_BUILD, reason=WHY_NOT),
     pytest.mark.skipif(PROGRAM is None, reason=MISSING),
 ]
 

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "libxce"
 BOUND_S = 100.0
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("make") is None or shutil.which("cc") is None or not SOURCE.is_dir(),
-    reason="the sources of libxce, make and a C compiler are needed",
-)
+CAN_BUILD = shutil.which("make") is not None and shutil.which("cc") is not None and SOURCE.is_dir()
+WHY_NOT = "the sources of libxce, make and a C compiler are needed"
+
+pytestmark = pytest.mark.skipif(not CAN_BUILD, reason=WHY_NOT)
 
 
 def run(*command: str | Path, cwd: Path = SOURCE, **environment: str) -> str:
