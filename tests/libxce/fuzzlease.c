@@ -28,7 +28,8 @@ static const char *const answers[] = {
 };
 #define ANSWERS (sizeof answers / sizeof *answers)
 static const char *const records[] = {"{\"holder\": \"a\", \"identity\": \"mine\", \"lease_ms\": 4000}",
-    "{\"holder\": \"b\", \"identity\": \"another\", \"lease_ms\": 4000}", "{\"holder\": \"b\", \"identity\": \"\\u00e9\", \"lease_ms\": 1.5}"};
+    "{\"holder\": \"b\", \"identity\": \"another\", \"lease_ms\": 4000}",
+    "{\"holder\": \"b\", \"identity\": \"\\u00e9\", \"lease_ms\": 1.5}"};
 
 static int64_t clock_ns = INT64_C(1000000000000);
 static uint64_t random_state;
@@ -77,8 +78,10 @@ int httpcall_fd(const struct httpcall *call, short *events)
 /* Put a word over, into or out of the text; returns its new length. */
 static size_t mutate(char *text, size_t n)
 {
-    static const char *const words[] = {"\"", "{", "}", "[", "]", ",", ":", "null", "true", "0", "-1", "9007199254740993", "\\u0000", "\\",
-        "\"kvs\":", "\"mod_revision\":\"3\"", "\"succeeded\":true", "\"revision\":\"0\"", "\"TTL\":\"9007199254740992\"", "\xff", "=", "\"ID\":\"0\""};
+    static const char *const words[] = {"\"", "{", "}", "[", "]", ",", ":", "null", "true", "0", "-1",
+        "9007199254740993", "\\u0000", "\\",
+        "\"kvs\":", "\"mod_revision\":\"3\"", "\"succeeded\":true", "\"revision\":\"0\"",
+        "\"TTL\":\"9007199254740992\"", "\xff", "=", "\"ID\":\"0\""};
     const char *word = words[chance(sizeof words / sizeof *words)];
     size_t length = strlen(word), from = chance(n + 1), cut = chance(4) ? 0 : chance(n - from + 1);
 
@@ -95,7 +98,8 @@ static size_t mutate(char *text, size_t n)
 static size_t compose(char *text)
 {
     static long long revision;
-    const char *at = answers[lease.step == ETCD_GRANT ? 2 : lease.step == ETCD_BIND || lease.step == ETCD_DELETE ? 3 + chance(2) : chance(2)];
+    int writes = lease.step == ETCD_BIND || lease.step == ETCD_DELETE;
+    const char *at = answers[lease.step == ETCD_GRANT ? 2 : (writes ? 3 : 0) + chance(2)];
     uint64_t changes = chance(2) ? chance(4) : 0;
     size_t n = 0;
 

@@ -47,11 +47,16 @@ static int reads(const char *text, size_t n)
 
 static void what_is_json(void)
 {
-    static const char *const yes[] = {"{}", "[]", "0", "-0", "1.5e+3", "1E5", "\"\"", " [ 1 , 2 ] ", "{\"a\":{\"b\":[null,true,false]}}",
-        "\"\\u00e9\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\t\n\r {\"a\" : 1}", "\"\\ud800\"", "{\"\":1,\"\":2}"};
-    static const char *const no[] = {"", " ", "{", "[", "}", "{}{}", "{}x", "[1,]", "[,1]", "[1 2]", "{\"a\"}", "{\"a\":}", "{\"a\":1,}",
-        "{a:1}", "{1:1}", "01", "1.", ".5", "1e", "1e+", "+1", "-", "0x1", "NaN", "tru", "nul", "\"", "\"\\\"", "\"\\x\"", "\"\\u12\"",
-        "\"\\u12g4\"", "\"a\nb\"", "'a'", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xc3\"", "\"\xe2\x82\"",
+    static const char *const yes[] = {"{}", "[]", "0", "-0", "1.5e+3", "1E5", "\"\"", " [ 1 , 2 ] ",
+        "{\"a\":{\"b\":[null,true,false]}}",
+        "\"\\u00e9\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\t\n\r {\"a\" : 1}", "\"\\ud800\"",
+        "{\"\":1,\"\":2}"};
+    static const char *const no[] = {"", " ", "{", "[", "}", "{}{}", "{}x", "[1,]", "[,1]", "[1 2]", "{\"a\"}",
+        "{\"a\":}", "{\"a\":1,}",
+        "{a:1}", "{1:1}", "01", "1.", ".5", "1e", "1e+", "+1", "-", "0x1", "NaN", "tru", "nul", "\"", "\"\\\"",
+        "\"\\x\"", "\"\\u12\"",
+        "\"\\u12g4\"", "\"a\nb\"", "'a'", "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"",
+        "\"\xc3\"", "\"\xe2\x82\"",
         "\xef\xbb\xbf{}"};
     char deep[2 * JSON_MAX_DEPTH + 8];
     size_t i;
@@ -80,7 +85,8 @@ static int is(struct json value, const char *text)
 
 static void parts_of_json(void)
 {
-    static const char text[] = " {\"a\" : [ 1 , {\"b\":\"x\"} , [] ] , \"c\\u0064\":\"y\", \"ab\":true, \"a\":[2,3,\"z\"], \"t\":{}} ";
+    static const char text[] = " {\"a\" : [ 1 , {\"b\":\"x\"} , [] ] , \"c\\u0064\":\"y\",
+        \"ab\":true, \"a\":[2,3,\"z\"], \"t\":{}} ";
 
     test = "parts of JSON";
     CHECK(reads(text, sizeof text - 1));
@@ -137,7 +143,8 @@ static void base64(void)
 {
     static const char *const plain[] = {"", "f", "fo", "foo", "foob", "fooba", "foobar", "\xff\xfe\xfb"};
     static const char *const coded[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy", "//77"};
-    static const char *const none[] = {"Z", "Zg", "Zg=", "=", "====", "Z===", "Zm9v=", "Zm9vYg=a", "Zg==Zg==", "Zm-v", "Zm9\n", "Z g="};
+    static const char *const none[] = {"Z", "Zg", "Zg=", "=", "====", "Z===", "Zm9v=", "Zm9vYg=a", "Zg==Zg==", "Zm-v",
+        "Zm9\n", "Z g="};
     char text[32];
     size_t i;
 
@@ -168,10 +175,13 @@ static int answers(const char *text, struct http_answer *out)
 
 static void answers_of_http(void)
 {
-    static const char *const none[] = {"", "HTTP/1.0 200 OK\r\n", "HTTP/1.0 200 OK\r\n\r", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/2 200 OK\r\n\r\n{}",
-        "HTTP/1.0 20 OK\r\n\r\n{}", "HTTP/1.0 2000\r\n\r\n{}", "HTTP/1.0  200\r\n\r\n{}", "\r\n\r\n", "HTTP/1.0 200 OK\n\n{}",
+    static const char *const none[] = {"", "HTTP/1.0 200 OK\r\n", "HTTP/1.0 200 OK\r\n\r", "SSH-2.0-OpenSSH\r\n\r\n",
+        "HTTP/2 200 OK\r\n\r\n{}",
+        "HTTP/1.0 20 OK\r\n\r\n{}", "HTTP/1.0 2000\r\n\r\n{}", "HTTP/1.0  200\r\n\r\n{}", "\r\n\r\n",
+        "HTTP/1.0 200 OK\n\n{}",
         "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n{}", "HTTP/1.0 200 OK\r\ncontent-length:1\r\n\r\n{}",
-        "HTTP/1.0 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "HTTP/1.0 200 OK\r\nContent-Length: 2x\r\n\r\n{}",
+        "HTTP/1.0 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        "HTTP/1.0 200 OK\r\nContent-Length: 2x\r\n\r\n{}",
         "HTTP/1.0 200 OK\r\nContent-Length: -2\r\n\r\n{}", "HTTP/1.0 200 OK\r\nContent-Length:\r\n\r\n{}",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"};
     struct http_answer found;
@@ -181,7 +191,8 @@ static void answers_of_http(void)
     for (i = 0; i < sizeof none / sizeof *none; i++)
         if (answers(none[i], &found))
             fail(__LINE__, none[i]);
-    CHECK(answers("HTTP/1.0 200 OK\r\nContent-Length: 2 \r\nA: content-length: 9\r\n\r\n{}", &found) && found.status == 200);
+    CHECK(answers("HTTP/1.0 200 OK\r\nContent-Length: 2 \r\nA: content-length: 9\r\n\r\n{}",
+        &found) && found.status == 200);
     CHECK(found.n == 2 && memcmp(found.body, "{}", 2) == 0);
     CHECK(answers("HTTP/1.1 503\r\n\r\n", &found) && found.status == 503 && found.n == 0);
     CHECK(answers("HTTP/1.0 200 OK\r\n\r\na\r\n\r\nb", &found) && found.n == 6);
@@ -189,7 +200,8 @@ static void answers_of_http(void)
 
 static void addresses(void)
 {
-    static const char *const no[] = {"", ":", ":1", "a:1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1",
+    static const char *const no[] = {"", ":", ":1", "a:1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536",
+        "127.0.0.1:-1",
         "127.0.0.1:1 ", "127.0.0.1: 1", "[::1]", "::g:1", "http://127.0.0.1:1", "[127.0.0.1:1", "127.0.0.1:1/",
         "1111111111111111111111111111111111111111111111111111111111111111111111111:1"};
     struct http_address found;
