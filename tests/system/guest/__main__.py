@@ -26,7 +26,8 @@ def main() -> None:
         try:
             check()
         except Exception as error:  # noqa: BLE001 - the report is for that
-            why = f": {' '.join(f'{type(error).__name__}: {error}'.split())}"
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            why = f": {' '.join(f'{where.line}: {type(error).__name__} {error}'.split())}"
             os.write(console, f"\n=== {check.__name__}\n{traceback.format_exc()}\n{_state()}\n".encode())
         verdict = "not ok" if why else "ok"
         os.write(report, f"{verdict} {number} {check.__name__}{why} # {time.monotonic() - begun:.1f} s\n".encode())

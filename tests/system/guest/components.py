@@ -7,8 +7,9 @@ from pathlib import Path
 from . import host
 
 _SCRIPTS = Path("/usr/local/lib/xce-checks")
-_LEASE_S = 15
-"""The controller's lease: shorter than the unit's WatchdogSec=, so that a fuse has to act before systemd does."""
+_LEASE_S = 45
+"""The controller's lease, renewed each fifth of it: longer than a frozen agent's time (WatchdogSec=, TimeoutAbortSec=,
+the start of another). Else the scheduler of such a host is ended, as it should be, and not adopted."""
 
 _EATER = """#!/bin/sh
 # When it is told to, it takes all memory that it can get.
@@ -117,10 +118,11 @@ roles: [keeping, manager, worker]
 host: {name: m1, instance_id: i-1}
 controllers: ["127.0.0.1:7011"]
 components:
+  controller: {environment: {XCE_REF_LEASE_S: "LEASE"}}
   worker:
     environment: {XCE_REF_INSTANCE_ID: i-1, XCE_REF_HOST: m1}
     limits: {memory_max: 192M, pids_max: 64, cpu_weight: 20}
-""",
+""".replace("LEASE", str(_LEASE_S)),
         encoding="ascii",
     )
 
