@@ -1,17 +1,28 @@
-"""xce-node-manager: the daemon, and the commands that need no agent."""
+"""xce-node-manager: the daemon, and the commands that need no agent.
+
+It begins with what every command needs; `run` starts the validator, and only then imports the agent.
+"""
+
+from __future__ import annotations
 
 import argparse
 import os
 import pwd
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from node_manager import __version__
 from node_manager.cli import bootstrap_parser, guard
 from node_manager.cli.conformance import add_parser
-from node_manager.config.load import ConfigInvalid, ConfigUnreadError, Problem, Sources, describe, load, user_problem
-from node_manager.core.spec import NodeSpec
+from node_manager.config import child
+from node_manager.config.problems import ConfigInvalid, ConfigUnreadError, Problem
+from node_manager.config.sources import Sources
+
+TYPE_CHECKING = False  # what `typing` costs is a part of every start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from node_manager.core.spec import NodeSpec
 
 EX_OK = 0
 EX_NOT_SO = 1
@@ -69,14 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    sources = _sources(args)
+    if guard.STATE not in os.environ:  # a successor in the same process is told the configuration
+        guard.keep_from_children()
+        child.begin(sources)
     from node_manager.cli.running import run
 
     journal = args.record_events
-    return run(_sources(args), args.log_dir.absolute(), None if journal is None else journal.absolute())
+    return run(sources, args.log_dir.absolute(), None if journal is None else journal.absolute())
 
 
 def check(sources: Sources, *, plan: bool) -> int:
     """Read and validate the configuration with the very code of `run`; say everything that is wrong."""
+    from node_manager.config.load import describe, load, user_problem
+
     try:
         spec = load(sources)
     except ConfigInvalid as error:

@@ -7,6 +7,7 @@ same state: nothing was acted on yet. What ends the process without Python (a fa
 starts the agent anew, and that one adopts what runs.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +23,10 @@ FAILED = "XCE_NODE_MANAGER_FAILED"
 IN_CHARGE_S = 20.0
 """How long a successor may take before it is in charge; it takes a fraction of a second."""
 _MAX_WHY = 500
+_FIRST_PASSED = 3
+"""SD_LISTEN_FDS_START."""
+_MAX_PASSED = 64
+"""Far above what the agent stores."""
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -38,6 +43,15 @@ def guarded(run: Callable[[], int]) -> int:
         raise
     _go_back(environment, f"it ended with status {status}")
     return status
+
+
+def keep_from_children() -> None:
+    """Have no child inherit the descriptors that systemd passes (sd_listen_fds(3)): one that hangs would keep them."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") == str(os.getpid()) and count.isdecimal():
+        for fd in range(_FIRST_PASSED, _FIRST_PASSED + min(int(count), _MAX_PASSED)):
+            with contextlib.suppress(OSError):
+                os.set_inheritable(fd, False)
 
 
 def in_charge() -> None:

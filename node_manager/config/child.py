@@ -6,7 +6,6 @@ yields what it waits for and is sent whether that came in time. `talk` drives it
 agent's loop; neither needs a thread. The standard library alone: this module lives in the agent.
 """
 
-import asyncio
 import json
 import os
 import select
@@ -14,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ _BOOTSTRAP = (
 )
 _left: list[int] = []
 """pidfds of validators that outlived SIGKILL; a pidfd cannot come to mean another process. Reaped by the next run."""
+_begun: list[tuple[Sources, "_Child"]] = []
+"""The validator that was started before anybody asked for its answer: one at most."""
 
 
 class Wait(NamedTuple):
@@ -108,6 +110,28 @@ class _Child:
         return how
 
 
+def begin(sources: Sources) -> None:
+    """Start the validator of these sources; the next conversation about them is with it.
+
+    For an agent's start: one process reads while the other still imports. What cannot be started is told by that
+    conversation. Nothing must be open that a child may not inherit.
+    """
+    with suppress(ChildError):
+        _begun.append((sources, _Child.start(sources)))
+
+
+def _begun_for(sources: Sources) -> "_Child | None":
+    """The validator that was begun for the same sources; another one is ended."""
+    child = None
+    for begun_for, begun in _begun:
+        if begun_for == sources:
+            child = begun
+        else:
+            begun.leave()
+    _begun.clear()
+    return child
+
+
 def _open_pidfd(pid: int) -> int:
     """A pidfd of the child just started: one thread starts and reaps, so that the pid is still the child's."""
     try:
@@ -158,7 +182,7 @@ def conversation(sources: Sources, timeout_s: float) -> Generator[Wait, bool, di
     if len(_left) >= MAX_LEFT:
         raise UnheardError(f"{len(_left)} earlier validators still hang in the kernel: a file system does not answer")
     deadline_s = time.monotonic() + timeout_s
-    child = _Child.start(sources)
+    child = _begun_for(sources) or _Child.start(sources)
     answer = bytearray()
     trouble: ChildError | None = None
     how = ""
@@ -223,6 +247,8 @@ def _readable(wait: Wait) -> bool:
 
 
 async def _readable_async(wait: Wait) -> bool:
+    import asyncio  # half of the time that this module took before it could start a validator
+
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 
+from node_manager.config import child as validator
 from node_manager.config.load import ConfigInvalid, ConfigUnreadError, Problem, Sources, load, load_async, signature
 from node_manager.core.spec import NodeSpec
 from tests.unit.config.site import BOOT, PLAIN_BOOT, Site
@@ -223,3 +225,25 @@ def test_replacing_a_file_by_an_equal_one_is_a_change(site: Site) -> None:
     os.utime(copy, ns=(times.st_atime_ns, times.st_mtime_ns))
     copy.rename(path)
     assert signature(site.sources) != before
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_validator_that_was_begun_early_is_the_one_that_answers(site: Site, asynchronous: bool) -> None:
+    """An agent's start has it read while the agent imports: one process, and the next reading gets its answer."""
+    expected = site.spec()
+    validator.begin(site.sources)
+    [begun] = children()
+    found = asyncio.run(load_async(site.sources, 30)) if asynchronous else load(site.sources, 30)
+    assert found == expected
+    assert not begun.is_running()
+    assert children() == []
+    site.write(BOOT, PLAIN_BOOT + "rolls: []\n")
+    assert len(invalid(site.sources).problems) == 1  # the one after that reads anew
+
+
+def test_a_validator_that_was_begun_for_other_sources_is_ended(site: Site) -> None:
+    """Its answer is not taken for another one's."""
+    validator.begin(replace(site.sources, config=site.root / "other.yaml"))
+    assert len(children()) == 1
+    assert load(site.sources, 30) == site.spec()
+    assert no_child_left(site.sources)

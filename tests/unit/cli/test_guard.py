@@ -1,0 +1,41 @@
+"""What the daemon's very first steps do, before anything of the agent is imported."""
+
+import os
+import subprocess
+import sys
+
+PASSED = """
+import os
+from node_manager.cli import guard
+os.environ["LISTEN_PID"] = str(os.getpid() + {of})
+guard.keep_from_children()
+print([os.get_inheritable(fd) for fd in (3, 4)])
+"""
+
+
+def inherited(count: str, *, of: int = 0) -> str:
+    """What a process with two passed descriptors, of which systemd names `count`, would still hand on."""
+    read_fd, write_fd = os.pipe()
+    try:
+        # The descriptors are to be 3 and 4 there, as systemd passes them.
+        shell = f'exec 3<&{read_fd} 4>&{write_fd}; exec "$@"'
+        return subprocess.run(
+            ["/bin/sh", "-c", shell, "sh", sys.executable, "-c", PASSED.format(of=of)],
+            pass_fds=(read_fd, write_fd),
+            env={**os.environ, "LISTEN_FDS": count},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def test_a_validator_inherits_nothing_that_systemd_passed() -> None:
+    """One that hangs would keep the agent's sockets; what systemd meant for another process is left alone."""
+    assert inherited("2") == "[False, False]"
+    assert inherited("1") == "[False, True]"
+    assert inherited("many") == "[True, True]"
+    assert inherited("99") == "[False, False]"
+    assert inherited("2", of=1) == "[True, True]"
