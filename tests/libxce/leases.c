@@ -85,8 +85,8 @@ static int is(struct json value, const char *text)
 
 static void parts_of_json(void)
 {
-    static const char text[] = " {\"a\" : [ 1 , {\"b\":\"x\"} , [] ] , \"c\\u0064\":\"y\",
-        \"ab\":true, \"a\":[2,3,\"z\"], \"t\":{}} ";
+    static const char text[] = " {\"a\" : [ 1 , {\"b\":\"x\"} , [] ] , \"c\\u0064\":\"y\", \"ab\":true, "
+                               "\"a\":[2,3,\"z\"], \"t\":{}} ";
 
     test = "parts of JSON";
     CHECK(reads(text, sizeof text - 1));
