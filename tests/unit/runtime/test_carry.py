@@ -1,6 +1,7 @@
 """The core's state on its way between two versions of the program."""
 
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,15 +29,17 @@ class Carried(Histories):
         assert state == carry.decode(NodeState, on_the_way(state), "state")
 
 
+# A time-out within it would be taken for a history that fails, and reported as one that fails only now and then.
+@pytest.mark.timeout(1800)
 def test_every_state_arrives_as_it_was() -> None:
-    """Whatever a node has come to, its successor has the very same state."""
+    """Whatever a node has come to, its successor has the very same state. `XCE_RANDOM=1` draws new histories."""
     run_state_machine_as_test(
         Carried,
         settings=settings(
             max_examples=25,
             stateful_step_count=40,
             deadline=None,
-            derandomize=True,
+            derandomize="XCE_RANDOM" not in os.environ,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),
