@@ -1,13 +1,19 @@
-"""The parts in C: the spawner's extension module and the fuse. Everything else is in pyproject.toml.
+"""The parts in C, and what is installed beside the Python package. Everything else is in pyproject.toml.
 
-Both are optional: without a compiler the package is built all the same, children are made by os.fork and the fuse is
-a Python program.
+The spawner's extension module and the fuse are optional: without a compiler the package is built all the same, children
+are made by os.fork and the fuse is a Python program.
+
+Units, manual pages and so on lie below the prefix as they would below /usr; the distributions' packages are made of
+them (packaging/stage.sh).
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+from distutils.command.install_data import install_data
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -27,6 +33,19 @@ EXTENSION = Extension(
 )
 FUSE = "xce-fuse"
 PLACE = "node_manager/runtime"
+BESIDE = {
+    "share/xce/roles": "roles/*.yaml",
+    "share/xce/roles/reference": "roles/reference/*.yaml",
+    "share/xce/examples": "packaging/examples/*",
+    "share/xce/cloud-init": "packaging/cloud-init/*.yaml",
+    "share/xce/logrotate": "packaging/logrotate/*",
+    "share/xce/units": "units/root.conf",
+    "lib/systemd/system": "units/xce*",
+    "lib/xce-node-manager": "units/release-controllers",
+}
+"""Directory below the prefix -> files of the source tree."""
+RENAMED = {"lib/sysusers.d": "units/sysusers.conf", "lib/tmpfiles.d": "units/tmpfiles.conf"}
+"""Likewise; each is called xce-node-manager.conf there."""
 
 
 class Build(build_ext):
@@ -66,8 +85,32 @@ class Build(build_ext):
             self.compiler.link_executable(objects, FUSE, output_dir=str(folder), extra_postargs=["-Wl,-z,now", "-s"])
 
 
+class InstallBeside(install_data):
+    """Installs what is beside the Python package; manual pages and completions are made of the very commands."""
+
+    def run(self) -> None:
+        """Make what is made, then install everything."""
+        made = Path(self.get_finalized_command("build").build_temp, "beside")
+        shutil.rmtree(made, ignore_errors=True)
+        for place, file in RENAMED.items():
+            (made / place).mkdir(parents=True)
+            shutil.copy(file, made / place / "xce-node-manager.conf")
+            self.data_files.append((place, [str(made / place / "xce-node-manager.conf")]))
+        environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1"}
+        for script in ("packaging/man/make_pages.py", "packaging/completion/make_completion.py"):
+            output = made / Path(script).stem
+            output.mkdir()
+            subprocess.run([sys.executable, script, str(output)], check=True, env=environment)  # noqa: S603 - our own
+            for file in sorted(output.iterdir()):
+                section = file.suffix.removeprefix(".")
+                place = f"share/man/man{section}" if section else "share/bash-completion/completions"
+                self.data_files.append((place, [str(file)]))
+        super().run()
+
+
 setup(
+    data_files=[(place, sorted(map(str, Path().glob(pattern)))) for place, pattern in BESIDE.items()],
     ext_modules=[EXTENSION] if sys.platform == "linux" and not os.environ.get("XCE_WITHOUT_NATIVE") else [],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "install_data": InstallBeside},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

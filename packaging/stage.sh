@@ -24,7 +24,7 @@ trap 'rm -rf "$work"' EXIT
 # The wheel is built from a copy: a build leaves directories behind.
 mkdir "$work/source" "$work/wheels"
 tar -c --exclude=__pycache__ --exclude='*.so' --exclude=xce-fuse \
-    node_manager native roles packaging/examples setup.py pyproject.toml README.md LICENSE | tar -x -C "$work/source"
+    node_manager native roles units packaging docs/reference setup.py pyproject.toml README.md LICENSE | tar -x -C "$work/source"
 
 program=$stage$lib/package
 mkdir -p "$program"
@@ -48,31 +48,17 @@ done
 "$python" -m compileall -q -s "$stage$lib/package" -p "$home" --invalidation-mode unchecked-hash "$program/lib"
 echo "$version-$revision" >"$program/VERSION"
 
-install -d "$stage/usr/bin" "$stage/usr/share/xce" "$stage$unit_dir" \
-    "$stage/usr/lib/sysusers.d" "$stage/usr/lib/tmpfiles.d" "$stage/usr/share/xce/units" \
-    "$stage/usr/share/bash-completion/completions"
-mv "$program/share/xce/roles" "$program/share/xce/examples" "$stage/usr/share/xce/"
-rm -r "$program/share"
+install -d "$stage/usr/bin" "$stage/usr/share" "$stage$unit_dir" "$stage/etc"
+mv "$program/share/xce/logrotate" "$stage/etc/logrotate.d"
+mv "$program"/share/* "$stage/usr/share/"
+rmdir "$program/share"
+mv "$program"/lib/systemd/system/* "$stage$unit_dir"
+mv "$program"/lib/*.d "$stage/usr/lib/"
+mv "$program/lib/xce-node-manager/release-controllers" "$stage$lib"
+rm -r "$program/lib/systemd" "$program/lib/xce-node-manager"
 for name in xce-node-manager xce-nodectl xce-reference; do
     ln -s "../lib/xce-node-manager/current/bin/$name" "$stage/usr/bin/$name"
 done
-install -m 644 units/xce-node-manager.service units/xce-node-manager-identity.service units/xce.slice "$stage$unit_dir"
-install -m 644 units/root.conf "$stage/usr/share/xce/units"
-install -m 755 units/release-controllers packaging/activate "$stage$lib"
-install -D -m 644 packaging/logrotate/xce-node-manager "$stage/etc/logrotate.d/xce-node-manager"
-install -m 644 units/sysusers.conf "$stage/usr/lib/sysusers.d/xce-node-manager.conf"
-install -m 644 units/tmpfiles.conf "$stage/usr/lib/tmpfiles.d/xce-node-manager.conf"
-install -d "$stage/usr/share/xce/cloud-init"
-for sample in packaging/cloud-init/*.yaml; do
-    install -m 644 "$sample" "$stage/usr/share/xce/cloud-init"
-done
-mkdir "$work/pages" "$work/completions"
-"$program/bin/python3" -B packaging/man/make_pages.py "$work/pages"
-"$program/bin/python3" -B packaging/completion/make_completion.py "$work/completions"
-for page in "$work"/pages/*; do
-    section=$stage/usr/share/man/man${page##*.}
-    install -d "$section"
-    gzip -9nc "$page" >"$section/$(basename "$page").gz"
-done
-install -m 644 "$work"/completions/* "$stage/usr/share/bash-completion/completions"
+install -m 755 packaging/activate "$stage$lib"
+find "$stage/usr/share/man" -type f -exec gzip -9n {} +
 echo "$version-$revision"
