@@ -84,6 +84,8 @@ def _run(args: argparse.Namespace) -> int:
     if guard.STATE not in os.environ:  # a successor in the same process is told the configuration
         guard.keep_from_children()
         child.begin(sources)
+    # asyncio takes a TLS library along where there is one: a MiB in every agent, which speaks over Unix sockets alone.
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # to importers: there is none
     from node_manager.cli.running import run
 
     journal = args.record_events

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -220,6 +221,8 @@ class _Daemon:
         """It is known what there is to be in charge of: answer, and tell systemd."""
         if not self._open_to_all:
             self._open_to_all = True
+            # What is there now stays: looking through it again would hold the loop for ten milliseconds each time.
+            gc.freeze()
             self._api.accept_again()
             self._reports.in_charge()
             self._reports.send()

@@ -75,6 +75,19 @@ def test_too_long_a_runtime_directory(place: Place, excess: int) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_agent_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    """Each costs every host memory, and time at each start: TLS, which asyncio takes along, and what only tests use."""
+    code = (
+        "import sys; from node_manager.cli.daemon import main; status = main(sys.argv[1:]); "
+        "found = {'_ssl', 'psutil', 'multiprocessing', 'unittest'} & set(sys.modules); "
+        "print(status, 'asyncio' in sys.modules, sorted(found))"
+    )
+    options = [f"--{name}={tmp_path}/none" for name in ("config", "roles-dir", "runtime-dir", "state-dir", "log-dir")]
+    command = [sys.executable, "-c", code, "run", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S, check=True)
+    assert done.stdout == "78 True []\n"
+
+
 def test_longest_runtime_directory(place: Place) -> None:
     """What the kernel takes is taken."""
     length = 107 - len("/heartbeat.sock") - len(str(place.root)) - 1
