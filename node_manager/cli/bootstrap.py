@@ -34,8 +34,8 @@ INSTANCE_FILE = "10-instance.yaml"
 """The drop-in with the instance's identity. It is this command's own: written anew on each new instance."""
 METADATA_KEY = "xce-node-manager"
 """Under this name an instance's metadata may carry the boot configuration, as text or as a mapping."""
-UP_S = 30.0
-"""How long the agent may take to be in charge; on an idle host one second."""
+UP_S = 60.0
+"""How long the agent may take to be in charge: as long as systemd lets it (TimeoutStartSec=). On an idle host a second."""
 _LOOK_S = 0.2
 _COMMAND_S = 60.0
 _MODE = 0o640

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-BOUND_S = 60.0
-"""Longest wait for something that takes seconds at most on an idle machine."""
+BOUND_S = 180.0
+"""Longest wait for something that takes seconds at most on an idle machine; a busy one fails no test."""
 LOOK_S = 0.1
 UNIT = "xce-node-manager.service"
 CONFIG = "/etc/xce/node-manager.yaml"

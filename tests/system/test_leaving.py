@@ -85,7 +85,7 @@ def test_a_shutdown_tells_the_worker_and_stops_dependants_first(machine: Machine
     machine.ready()
     lines = machine.journal("-u", UNIT, "-b", boot_id).splitlines()
     order = [
-        _line(lines, "event=agent.stopping", "SIGTERM for a systemd stop job"),
+        _line(lines, "agent.stopping", "SIGTERM for a systemd stop job"),
         _line(lines, "component.state_changed component=scheduler", "new=stopped"),
         _line(lines, "component.state_changed component=controller", "new=stopped"),
         _line(lines, "agent.finished"),
