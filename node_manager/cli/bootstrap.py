@@ -35,7 +35,7 @@ INSTANCE_FILE = "10-instance.yaml"
 METADATA_KEY = "xce-node-manager"
 """Under this name an instance's metadata may carry the boot configuration, as text or as a mapping."""
 UP_S = 60.0
-"""How long the agent may take to be in charge: as long as systemd lets it (TimeoutStartSec=). On an idle host a second."""
+"""How long the agent may take to be in charge, as systemd lets it (TimeoutStartSec=); on an idle host one second."""
 _LOOK_S = 0.2
 _COMMAND_S = 60.0
 _MODE = 0o640
