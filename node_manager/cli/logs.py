@@ -30,16 +30,17 @@ class Sink:
     def __init__(self, *, descriptor: int = 2) -> None:
         self.lost = 0
         self._descriptor = descriptor
-        self._queue: queue.Queue[Write | None] = queue.Queue(QUEUE_ENTRIES)
+        # Not queue.Queue, whose `put` takes its time, and the loop puts; so the bound is kept here.
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         # A daemon: a thread that hangs in a pipe must not keep the agent from ending.
         self._thread = threading.Thread(target=self._run, name="xce-log", daemon=True)
         self._thread.start()
 
     def put(self, write: Write) -> None:
         """Have something written; never waits."""
-        try:
-            self._queue.put_nowait(write)
-        except queue.Full:
+        if self._queue.qsize() < QUEUE_ENTRIES:
+            self._queue.put(write)
+        else:
             self.lost += 1
 
     def line(self, text: str) -> None:
@@ -54,10 +55,7 @@ class Sink:
 
     def close(self) -> None:
         """Write what waits, within a bound."""
-        try:
-            self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
-        except queue.Full:
-            return
+        self._queue.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
 
     def _write(self, data: bytes) -> None:

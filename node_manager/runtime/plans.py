@@ -1,5 +1,6 @@
 """From a component's spec to a complete plan for one child of it."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from node_manager.runtime.environment import EnvironmentFiles, Markers
 from node_manager.runtime.spawn import LaunchError, LaunchPlan
 
 _OWN_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
+_MAX_NUMBER_BYTES = 16
 
 
 class Planner:
@@ -106,7 +108,11 @@ class Planner:
         if spec.oom_score_adj is not None:
             return spec.oom_score_adj
         try:
-            own = int(self._own_oom_score_adj.read_text(encoding="ascii"))
+            fd = os.open(self._own_oom_score_adj, os.O_RDONLY | os.O_CLOEXEC)  # at every start: no file object for it
+            try:
+                own = int(os.read(fd, _MAX_NUMBER_BYTES))
+            finally:
+                os.close(fd)
         except (OSError, ValueError):
             return None
         return 0 if own < 0 else None

@@ -312,8 +312,10 @@ class Trees:
             if found is not None and root.is_(found):
                 yield from self._grown(found, below, stat, seen)
         searches = table is not None and self._searches(owner)
-        candidates = self._strays(table or {}, children or {}) if searches else list(below(self._self_pid))
-        for pid in reversed(candidates):  # the newest orphans come last
+        candidates = self._strays(table or {}, children or {}) if searches else below(self._self_pid)
+        # Nearly all of the agent's children are roots: of these there are as many as components.
+        strangers = [pid for pid in candidates if pid not in self._roots]
+        for pid in reversed(strangers):  # the newest orphans come last
             found = stat(pid) if pid not in self._roots and pid not in seen else None
             origin = self._attribute(found) if found is not None else None
             if found is None or origin is None or origin.owner != owner:
