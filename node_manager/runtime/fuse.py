@@ -235,9 +235,8 @@ class Fuses:
 
     def _settle(self, launch: Launch) -> None:
         """The program runs, or cannot be executed: then its socket is gone with it, which is noticed."""
-        self.loop.remove_reader(launch.report_fd)
         try:
-            launch.settle()
+            launch.settle(self.loop.remove_reader)
         except LaunchError:
             del self.launches[launch.pid]
 

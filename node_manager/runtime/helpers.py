@@ -262,17 +262,12 @@ class HelperRun:
         launch = self._launch
         if launch is None:
             return False
-        report_fd = launch.report_fd
         try:
-            known = launch.settle()
+            return launch.settle(self._loop.remove_reader)
         except LaunchError as error:
-            self._loop.remove_reader(report_fd)
             self._detach(launch)
             self._not_started(str(error))
             return False
-        if known and report_fd >= 0:
-            self._loop.remove_reader(report_fd)
-        return known
 
     def _detach(self, launch: Launch) -> None:
         """The helper's own process is reaped."""

@@ -117,8 +117,11 @@ class NetProbe:
             self._connection(number)
 
     def _connecting_ended(self, connection: socket.socket) -> None:
+        number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number == 0 and not _is_connected(connection):
+            return  # woken for nothing: the absence of an error is no connection
         self._loop.remove_writer(connection)
-        self._connection(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        self._connection(number)
 
     def _connection(self, number: int) -> None:
         """Connected, or not: try the next address, say so, or go on to the request."""
@@ -231,6 +234,14 @@ class NetProbe:
             self._loop.remove_writer(self._socket)
             self._socket.close()
             self._socket = None
+
+
+def _is_connected(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError as error:
+        return error.errno != errno.ENOTCONN
+    return True
 
 
 def _to_itself(connection: socket.socket) -> bool:

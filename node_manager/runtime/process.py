@@ -372,17 +372,14 @@ class Processes:
         launch = main.launch
         if launch is None:
             return True
-        report_fd = launch.report_fd
         try:
-            known = launch.settle()
+            known = launch.settle(self._loop.remove_reader)
         except LaunchError as error:
-            self._loop.remove_reader(report_fd)
             self._drop(main)
             main.launch = None
             self._spawn_failed(main.component, main.generation, str(error))
             return False
         if known:
-            self._loop.remove_reader(report_fd)
             main.launch = None
             if main.timer is not None:
                 main.timer.cancel()

@@ -14,6 +14,7 @@ import fcntl
 import os
 import select
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,20 +91,26 @@ class Launch:
         self._plan = plan
         self._candidates = candidates
 
-    def settle(self) -> bool:
-        """True: the command runs; False: not known yet. Raises LaunchError once everything is cleaned up."""
+    def settle(self, unwatch: Callable[[int], object] = lambda _fd: None) -> bool:
+        """True: the command runs; False: not known yet. Raises LaunchError once everything is cleaned up.
+
+        `unwatch` is called with each descriptor before it is closed. Afterwards is too late: a child between fork and
+        exec has a copy, and epoll(7) would go on telling of it under a number that is another's by then.
+        """
         if self.report_fd < 0:
             return True
         try:
             report = os.read(self.report_fd, REPORT.size)
         except BlockingIOError:
             return False
+        unwatch(self.report_fd)
         os.close(self.report_fd)
         self.report_fd = -1
         if not report:
             return True
         number, stage, tried = REPORT.unpack(report)
         os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)  # it exits as its very next act
+        unwatch(self.pidfd)
         os.close(self.pidfd)
         raise LaunchError(number, STAGES[stage], _explain(self._plan, self._candidates, STAGES[stage], number, tried))
 
