@@ -1,19 +1,25 @@
 """Users as the kernel wants them: numbers, looked up before the fork and kept for a while.
 
-A lookup goes through NSS and may block for as long as LDAP or sssd likes. It is never done in the child, and a host
-that starts five hundred components of one user asks once. One `Accounts` serves a whole agent: what was looked up in a
-thread (`preflight`) is known on the loop.
+A lookup goes through NSS and may block for as long as LDAP or sssd likes. So it happens in a thread of its own, which
+is waited for within a bound, is left where it hangs, and serves everybody who asks meanwhile. It is never done in the
+child. A host that starts five hundred components of one user asks once: one `Accounts` serves a whole agent, and what
+was looked up beside the loop (`preflight`) is known on it.
 """
 
 import errno
 import os
 import pwd
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from node_manager.runtime.clock import boottime_ns
 
 _KEEP_NS = 60_000_000_000
 """How long an answer is used: long enough for a boot or a crash loop, short enough that a changed group arrives."""
+ANSWER_S = 5.0
+"""How long an answer is waited for: as long as a launch may take. Who asks later does not wait for the same again."""
 _SAFE_NS = 10_000_000_000
 """What is known is known for so long at least: the start that comes of it has begun by then."""
 _MAX_KEPT = 256
@@ -41,10 +47,15 @@ class AccountError(Exception):
 
 
 class Accounts:
-    """Looks users up, and remembers the ones that exist."""
+    """Looks users up, and remembers the ones that exist. `ask` asks the host; raises AccountError."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ask: Callable[[str | None], Account] | None = None, answer_s: float = ANSWER_S) -> None:
+        self._ask = ask or _asked_of_nss
+        self._answer_s = answer_s
+        self._lock = threading.Lock()
         self._kept: dict[str | None, tuple[int, Account]] = {}
+        self._looks: dict[str | None, _Look] = {}
+        """Look-ups under way."""
 
     def find(self, name: str | None) -> Account:
         """Return the account of this user, of the agent's own for None; AccountError where that cannot be.
@@ -55,11 +66,13 @@ class Accounts:
         kept = self._kept.get(name)
         if kept is not None and now_ns - kept[0] < _KEEP_NS:
             return kept[1]
-        account = _own() if name is None else _named(name)
-        if len(self._kept) >= _MAX_KEPT:
-            self._kept.clear()
-        self._kept[name] = (now_ns, account)
-        return account
+        look = self._look(name)
+        if not look.done.wait(max(0.0, look.until_s - time.monotonic())):
+            text = f"whoever knows the users of this host does not answer within {self._answer_s:g} s"
+            raise AccountError(errno.ETIMEDOUT, text)
+        if isinstance(look.found, AccountError):
+            raise AccountError(look.found.errno, str(look.found))
+        return look.found
 
     def knows(self, name: str | None) -> bool:
         """Tell whether `find` answers without asking anybody, for some seconds to come."""
@@ -72,6 +85,46 @@ class Accounts:
             return self.find(name).uid
         except AccountError:
             return None
+
+    def _look(self, name: str | None) -> "_Look":
+        """The look-up that is under way, or a new one."""
+        with self._lock:
+            look = self._looks.get(name)
+            if look is not None:
+                return look
+            look = self._looks[name] = _Look(time.monotonic() + self._answer_s)
+        try:
+            threading.Thread(target=self._run, args=(name, look), name="xce-account", daemon=True).start()
+        except RuntimeError:  # the host has no more threads
+            self._run(name, look)
+        return look
+
+    def _run(self, name: str | None, look: "_Look") -> None:
+        try:
+            look.found = self._ask(name)
+        except AccountError as error:
+            look.found = error
+        finally:
+            with self._lock:
+                if isinstance(look.found, Account):
+                    if len(self._kept) >= _MAX_KEPT:
+                        self._kept.clear()
+                    self._kept[name] = (boottime_ns(), look.found)
+                del self._looks[name]
+            look.done.set()
+
+
+class _Look:
+    """One look-up. `until_s` (time.monotonic): how long it is waited for."""
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.done = threading.Event()
+        self.found: Account | AccountError = AccountError(errno.EIO, "the look-up has failed")
+
+
+def _asked_of_nss(name: str | None) -> Account:
+    return _own() if name is None else _named(name)
 
 
 def itself() -> Account:

@@ -30,7 +30,7 @@ class Takeover:
         store: Store,
         processes: Processes,
         recorder: Recorder,
-        listen: Callable[[ComponentSpec, int], None],
+        listen: Callable[[ComponentSpec, int, int | None], None],
         post: Callable[[Event], None],
     ) -> None:
         self._settings = settings
@@ -76,7 +76,8 @@ class Takeover:
                 adopted.append(found)
                 self._recorder.adopted(found)
                 if found.component in members:
-                    self._listen(members[found.component], found.generation)
+                    # As whom it runs, whatever the configuration and whoever knows the users say by now.
+                    self._listen(members[found.component], found.generation, ProcFs().uid(found.pid))
         self._post(
             ConfigLoaded(
                 spec=spec,

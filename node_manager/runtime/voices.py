@@ -46,9 +46,13 @@ class Voices:
             loop, settings.notify_dir, post=post, identify=processes.identify, member=processes.member
         )
 
-    def listen_to(self, spec: ComponentSpec, generation: int) -> None:
-        """Have the component's notify socket take this generation's datagrams. Raises OSError."""
-        uid = self._accounts.uid(spec.user)
+    def listen_to(self, spec: ComponentSpec, generation: int, uid: int | None = None) -> None:
+        """Have the component's notify socket take this generation's datagrams. Raises OSError.
+
+        `uid`: who its process runs as; None: whoever the role names.
+        """
+        if uid is None:
+            uid = self._accounts.uid(spec.user)
         if uid is None:
             uid = os.geteuid()  # nobody can be started under that name, so nobody else is to speak
         self._notified.add(spec.name)

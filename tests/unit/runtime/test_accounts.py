@@ -1,0 +1,60 @@
+"""Users are looked up in threads, and a directory of users that hangs holds nobody up for long."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from node_manager.runtime.accounts import Account, AccountError, Accounts, itself
+from tests.unit.runtime.rig import BOUND_S
+
+
+class Directory:
+    """One that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.asked = 0
+
+    def ask(self, _name: str | None) -> Account:
+        self.asked += 1
+        assert self.answers.wait(BOUND_S)
+        return itself()
+
+
+@pytest.fixture
+def directory() -> Iterator[Directory]:
+    made = Directory()
+    yield made
+    made.answers.set()
+
+
+def test_a_directory_that_hangs_is_waited_for_within_a_bound_and_asked_once(directory: Directory) -> None:
+    """Its thread is left to itself, later askers do not wait again, and what it says at last is known from then on."""
+    accounts = Accounts(ask=directory.ask, answer_s=0.1)
+    for _ in range(3):
+        with pytest.raises(AccountError, match=r"does not answer within 0\.1 s"):
+            accounts.find("xce")
+    assert accounts.uid("xce") is None
+    assert directory.asked == 1
+    directory.answers.set()
+    until_s = time.monotonic() + BOUND_S
+    while not accounts.knows("xce"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    assert itself() == accounts.find("xce")
+    assert directory.asked == 1
+
+
+def test_who_asks_at_the_same_time_shares_the_answer(directory: Directory) -> None:
+    """A host that starts everything at once asks once, and every start has its user."""
+    accounts = Accounts(ask=directory.ask, answer_s=BOUND_S)
+    found: list[Account] = []
+    askers = [threading.Thread(target=lambda: found.append(accounts.find("xce"))) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    directory.answers.set()
+    for asker in askers:
+        asker.join(BOUND_S)
+    assert found == [itself()] * 8
