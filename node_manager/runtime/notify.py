@@ -51,6 +51,8 @@ MAX_STORED = 64
 SEND_TEXT_BYTES = 1024
 """Longest STATUS= sent to systemd."""
 
+_MTIME_SETTLED_NS = 1_000_000_000
+"""Above the step of the clock that file systems take their times from: some milliseconds."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _BLANKS = dict.fromkeys(range(0x20), " ")
@@ -168,6 +170,8 @@ class NotifySockets:
         self._sockets: dict[str, _Socket] = {}
         self._counters = NotifyCounters()
         self._errors: dict[str, str] = {}
+        self._looked_at: tuple[int, int, int] | None = None
+        """The directory as it was when every socket was last seen in it; None: it may have changed at that instant."""
 
     @property
     def counters(self) -> NotifyCounters:
@@ -230,6 +234,8 @@ class NotifySockets:
 
         What waits in the old ones is read first. Raises OSError with a sentence.
         """
+        if self._untouched():
+            return False
         lost = [entry for entry in self._sockets.values() if sockets.place_of(entry.path) != entry.place]
         for entry in lost:
             self._read(entry, DISCARD_LIMIT)
@@ -240,6 +246,23 @@ class NotifySockets:
             entry.sock, entry.place = sock, sockets.place_of(entry.path)
             self._loop.add_reader(sock.fileno(), self._read, entry, READS_PER_CALLBACK)
         return bool(lost)
+
+    def _untouched(self) -> bool:
+        """Whether nothing was put into the directory or taken out since the last look at every socket.
+
+        Asked every other second, and of a hundred sockets each look would cost more than all else that an idle agent
+        does. A change within a second before a look might be followed by one with the same time: that look proves
+        nothing to the next one.
+        """
+        try:
+            found = self._directory.lstat()
+        except OSError:
+            self._looked_at = None
+            return False
+        now = (found.st_dev, found.st_ino, found.st_mtime_ns)
+        untouched = now == self._looked_at
+        self._looked_at = now if time.time_ns() - found.st_mtime_ns > _MTIME_SETTLED_NS else None
+        return untouched
 
     def read_now(self, component: str, generation: int) -> None:
         """Take what this generation has sent and was not read yet: to be called before its end is posted."""

@@ -481,3 +481,36 @@ def test_a_socket_that_cannot_be_given_away_is_an_error(directory: Path) -> None
         [sys.executable, "-c", code, str(directory / "s")], capture_output=True, text=True, check=False
     )
     assert f"cannot give {directory / 's'} to uid 65534: Operation not permitted; only root can" in done.stderr
+
+
+@pytest.mark.parametrize("age_ns", [0, 3_600_000_000_000])
+def test_a_removed_socket_is_made_anew_whenever_it_was_removed(notify: NotifySockets, path: Path, age_ns: int) -> None:
+    """Also right after a look, when the directory's time of change may not tell the two apart."""
+    at_ns = time.time_ns() - age_ns
+    os.utime(path.parent, ns=(at_ns, at_ns))
+    assert not notify.restore()
+    assert not notify.restore()
+    path.unlink()
+    if age_ns == 0:
+        os.utime(path.parent, ns=(at_ns, at_ns))
+    assert notify.restore()
+    assert path.is_socket()
+    assert not notify.restore()
+
+
+def test_sockets_in_a_directory_that_has_not_changed_are_not_looked_at(notify: NotifySockets, path: Path) -> None:
+    """An idle agent looks at one directory, however many components there are."""
+    os.utime(path.parent, ns=(1, 1))
+    assert not notify.restore()
+    path.unlink()
+    os.utime(path.parent, ns=(1, 1))  # nobody but this test does that
+    assert not notify.restore()
+
+
+def test_a_directory_that_is_gone_is_made_anew(notify: NotifySockets, path: Path) -> None:
+    """With every socket in it."""
+    os.utime(path.parent, ns=(1, 1))
+    assert not notify.restore()
+    shutil.rmtree(path.parent)
+    assert notify.restore()
+    assert path.is_socket()
