@@ -110,6 +110,7 @@ def test_one_after_another(make_host: Make) -> None:
     host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
     version(host, "1.0")
     host.start()
+    host.wait_for("one", state="running")
     before = host.pids()
     version(host, "1.0", "import node_manager; node_manager.__version__ = '1.1'\n")
     upgrade(host, ok=True, count=1, new="1.1")
@@ -295,6 +296,7 @@ def test_a_version_that_cannot_take_over_is_not_executed(make_host: Make, broken
     host = make_with(make_host, one={"command": ["/bin/sleep", "300"]})
     version(host, "1.0")
     host.start()
+    host.wait_for("one", state="running")
     before = host.pids()
     prologue, sentence = BEFORE_EXEC[broken]
     version(host, "2.0", prologue)
