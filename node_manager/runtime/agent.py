@@ -98,6 +98,8 @@ class Agent:
         self.loop = loop
         self.settings = settings
         self.state = NodeState()
+        self._wake: tuple[NodeState | None, int | None] = (None, None)
+        """A state, and when it needs a tick."""
         self.history = History()
         self.dropped = 0
         """Heartbeats and notify datagrams dropped because the queue was full."""
@@ -394,7 +396,9 @@ class Agent:
             return
         if self.state.phase is not NodePhase.WAITING_CONFIG:
             self.heartbeats.accept()  # everything that runs is adopted; before that it would be a stranger
-        self._time.arm(core.next_wake_ns(self.state))
+        if self._wake[0] is not self.state:  # it looks at every component, and an idle turn changes none
+            self._wake = self.state, core.next_wake_ns(self.state)
+        self._time.arm(self._wake[1])
         self._keep_record()
         self.processes.keep(self.state)
         self._turned()
