@@ -84,6 +84,7 @@ def limits_are_set_on_what_has_them() -> None:
 
 def _lost_and_found(hurt: Callable[[], object]) -> None:
     before, former = settled(), host.agent()
+    host.fresh_lease(components.FRESH_S)
     hurt()
     succeeded(before, former)
     assert limits("steady") == components.STEADY_LIMITS
@@ -114,6 +115,7 @@ def after_the_watchdog_limits_are_set_again() -> None:
 def without_release_controllers_systemd_could_not_start_the_agent() -> None:
     """The trap that ExecStopPost= is for, shown by taking it away; and that everything recovers once it is back."""
     before, former = settled(), host.agent()
+    host.fresh_lease(components.FRESH_S)
     host.drop_in("trap.conf", "[Service]\nExecStopPost=\n")
     host.kill(former, signal.SIGKILL)
     wait(lambda: "status=219/CGROUP" in host.journal(), "systemd fails with 219/CGROUP")
@@ -257,8 +259,8 @@ def a_new_agent_renews_through_the_old_fuse() -> None:
     assert len(fuses) == 1, fuses
     host.kill(former, signal.SIGKILL)
     succeeded(before, former)
-    lease = next(one for one in host.status()["facts"] if one["name"] == "controller.primary")
-    wait(lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) > lease["valid_until_ns"], "that lease is over")
+    until_ns = host.lease_until_ns()
+    wait(lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) > until_ns, "that lease is over")
     assert before == settled()
     assert fuses == members("fuse")
 
@@ -347,6 +349,7 @@ def a_users_job_outlives_the_restart_of_its_worker() -> None:
 
 def _root_lost_and_found(hurt: Callable[[], object]) -> None:
     before, former, job = settled(), host.agent(), _job()
+    host.fresh_lease(components.FRESH_S)
     hurt()
     succeeded(before, former)
     assert limits("worker", "main") == components.WORKER_LIMITS

@@ -7,14 +7,16 @@ from pathlib import Path
 from . import host
 
 _SCRIPTS = Path("/usr/local/lib/xce-checks")
-_LEASE_S = 45
+_LEASE_S = 55
 """The controller's lease, renewed each fifth of it: longer than a frozen agent's time (WatchdogSec=, TimeoutAbortSec=,
-the start of another). Else the scheduler of such a host is ended, as it should be, and not adopted."""
+the start of another) and a scheduler's stop. Else the scheduler of such a host is ended, as it should be."""
+FRESH_S = 43.0
+"""What is left of it just after a renewal."""
 
 _EATER = """#!/bin/sh
-# When it is told to, it takes all memory that it can get.
+# When it is told to, it fills one buffer of nearly all the memory that the machine has.
 read -r _ </var/lib/xce-checks/$XCE_COMPONENT
-exec tail /dev/zero
+exec dd if=/dev/zero of=/dev/null bs=700M
 """
 _FORKER = """#!/bin/sh
 # When it is told to, it fills every place for a process, again and again.
@@ -35,7 +37,7 @@ if ! grep -q '^populated 1$' "$jobs/one/cgroup.events" 2>/dev/null; then
     sh -c 'echo $$ >"$1/cgroup.procs" && exec sleep infinity' job "$jobs/one" &
 fi
 read -r _ </var/lib/xce-checks/$XCE_COMPONENT
-exec tail /dev/zero
+exec dd if=/dev/zero of=/dev/null bs=700M
 """
 _BENCH = """
 role: bench
@@ -118,11 +120,11 @@ roles: [keeping, manager, worker]
 host: {name: m1, instance_id: i-1}
 controllers: ["127.0.0.1:7011"]
 components:
-  controller: {environment: {XCE_REF_LEASE_S: "LEASE"}}
+  controller: {environment: {XCE_REF_LEASE_S: "@"}}
   worker:
     environment: {XCE_REF_INSTANCE_ID: i-1, XCE_REF_HOST: m1}
     limits: {memory_max: 192M, pids_max: 64, cpu_weight: 20}
-""".replace("LEASE", str(_LEASE_S)),
+""".replace("@", str(_LEASE_S)),
         encoding="ascii",
     )
 

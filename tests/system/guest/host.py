@@ -183,6 +183,18 @@ def settled() -> dict[str, int]:
         raise AssertionError(f"{error}; {json.dumps(status())}") from error
 
 
+def lease_until_ns() -> int:
+    """The end of the lease that the controller has stated last, CLOCK_BOOTTIME; 0: none is valid."""
+    found = [one["valid_until_ns"] for one in status().get("facts", ()) if one["name"] == "controller.primary"]
+    return found[0] or 0 if found else 0
+
+
+def fresh_lease(rest_s: float) -> None:
+    """Wait until an agent has heard of a lease that holds for so long yet: what is hurt now has that time."""
+    rest_ns = int(rest_s * 1e9)
+    wait(lambda: lease_until_ns() > time.clock_gettime_ns(time.CLOCK_BOOTTIME) + rest_ns, "the lease was renewed")
+
+
 def succeeded(before: dict[str, int], former: int) -> None:
     """Wait until another agent than `former` is in charge of exactly the processes of before."""
     wait(lambda: agent() not in {0, former} and systemd("ActiveState") == "active", "another agent is ready")
