@@ -7,6 +7,7 @@ they are set again. What a group had been charged with before stays with its par
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from node_manager.runtime import cgroupfs, kernel
@@ -21,24 +22,39 @@ _FILE = re.compile(r"cgroup\.subtree_control|(memory|cpu|cpuset|io|pids|hugetlb|
 def set_again(root: Path, record: Path) -> Iterator[str]:
     """Set everything that is written there, and forget it. Yields a sentence for each group that refuses.
 
-    Groups that are gone meanwhile are passed over.
+    Groups that are gone or empty meanwhile are passed over.
     """
     try:
-        with record.open(encoding="utf-8", errors="surrogateescape") as file:
+        with record.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_MAX_BYTES)
     except FileNotFoundError:
         return
     except OSError as error:
         yield f"cannot set limits of jobs again, {record} cannot be read: {kernel.explain(error)}"
         return
-    for line in text.splitlines():
-        group, name, value = [*line.split("\t"), "", "", ""][:3]
-        if ".." in group.split("/") or not _FILE.fullmatch(name):
-            continue
+    found = [entry for entry in map(_entry, text.splitlines()) if entry is not None]
+    below = [entry for entry in found if entry[0] != "." and _lives(root / entry[0])]
+    # The unit's own group needs its controllers for what lives below it; else its limits are the agent's affair.
+    for group, name, value in [*(entry for entry in found if entry[0] == "." and below), *below]:
         path = root / group
         try:
             cgroupfs.write(path, name, value)
         except OSError as error:
             if path.is_dir():
                 yield f"cannot set {name} of {path} to {value} again: {kernel.explain(error)}"
-    record.unlink(missing_ok=True)
+    with suppress(OSError):  # to do it once more harms nobody
+        record.unlink(missing_ok=True)
+
+
+def _entry(line: str) -> tuple[str, str, str] | None:
+    """Group, file and value; None: nothing that was written by the script."""
+    group, name, value = [*line.split("\t"), "", "", ""][:3]
+    strange = ".." in group.split("/") or "\0" in line or not _FILE.fullmatch(name)
+    return None if strange else (group, name, value)
+
+
+def _lives(group: Path) -> bool:
+    try:
+        return cgroupfs.populated(group)
+    except OSError:
+        return True

@@ -12,7 +12,13 @@ import pytest
 from node_manager.runtime import regain
 
 RELEASE = Path(__file__).parents[3] / "units" / "release-controllers"
-DEFAULTS = {"cgroup.subtree_control": "", "memory.max": "max", "memory.swap.max": "max", "cpu.weight": "100"}
+DEFAULTS = {
+    "cgroup.events": "populated 1",
+    "cgroup.subtree_control": "",
+    "memory.max": "max",
+    "memory.swap.max": "max",
+    "cpu.weight": "100",
+}
 
 
 def group(path: Path, files: dict[str, str]) -> None:
@@ -78,6 +84,17 @@ def test_where_nothing_is_left_nothing_is_kept(tree: Path, tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["unit"]
 
 
+def test_nothing_is_set_where_nothing_lives_any_more(tree: Path, tmp_path: Path) -> None:
+    """Jobs that have ended between two agents need no limits, and the unit's group no controllers for them."""
+    release(tree, tmp_path)
+    for path in tree.rglob("cgroup.events"):
+        path.write_text("populated 0\n")
+    (tree / "cgroup.subtree_control").write_text("")
+    assert list(regain.set_again(tree, tmp_path / regain.RECORD)) == []
+    assert (tree / "cgroup.subtree_control").read_text() == ""
+    assert not (tmp_path / regain.RECORD).exists()
+
+
 def test_what_cannot_be_set_again_is_said_and_what_is_gone_is_not(tree: Path, tmp_path: Path) -> None:
     """A limit that the kernel refuses: a sentence. A job that has ended, and lines that nobody wrote: nothing."""
     untouched = [tmp_path / "memory.max", tree / "worker" / "main" / "cgroup.procs"]
@@ -89,6 +106,7 @@ def test_what_cannot_be_set_again_is_said_and_what_is_gone_is_not(tree: Path, tm
         "./agent/../..\tmemory.max\t1\n"
         "./worker/main\tcgroup.procs\t1\n"
         "nonsense\n"
+        "./worker/ma\0in\tmemory.max\t1\n"
         "./worker/main\tmemory.high\t4096\n"
     )
     said = list(regain.set_again(tree, record))
