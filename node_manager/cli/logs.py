@@ -75,7 +75,7 @@ def configure(*, under_systemd: bool) -> Sink:
     sink = Sink()
     processors: list[Any] = [structlog.processors.add_log_level]
     if under_systemd and _stderr_is_the_journal():
-        processors.append(JournalProcessor(journal_entry.send, sink))
+        processors.append(JournalProcessor(journal_entry.sender(), sink))
     elif sys.stderr.isatty():
         processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
         processors.append(structlog.dev.ConsoleRenderer(pad_event_to=0))

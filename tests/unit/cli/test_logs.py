@@ -3,10 +3,12 @@
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -95,3 +97,14 @@ def test_a_journal_that_is_gone_is_counted(tmp_path: Path) -> None:
         processor(None, "info", {"event": "agent.started"})
     sink.close()
     assert sink.lost == 1
+
+
+def test_the_systemd_library_sends_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its `send` takes the message by place and the fields by name; without it the agent speaks to journald itself."""
+    monkeypatch.setitem(sys.modules, "systemd", None)
+    assert journal_entry.sender() is journal_entry.send
+    sent: list[tuple[str, dict[str, str]]] = []
+    journal = SimpleNamespace(send=lambda message, **fields: sent.append((message, fields)))
+    monkeypatch.setitem(sys.modules, "systemd", SimpleNamespace(journal=journal))
+    journal_entry.sender()({"MESSAGE": "component.exited", "PRIORITY": "4", "XCE_COMPONENT": "worker"})
+    assert sent == [("component.exited", {"PRIORITY": "4", "XCE_COMPONENT": "worker"})]

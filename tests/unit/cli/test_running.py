@@ -79,7 +79,7 @@ def test_the_agent_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None
     """Each costs every host memory, and time at each start: TLS, which asyncio takes along, and what only tests use."""
     code = (
         "import sys; from node_manager.cli.daemon import main; status = main(sys.argv[1:]); "
-        "found = {'_ssl', 'psutil', 'multiprocessing', 'unittest'} & set(sys.modules); "
+        "found = {'_ssl', 'multiprocessing', 'unittest'} & set(sys.modules); "
         "print(status, 'asyncio' in sys.modules, sorted(found))"
     )
     options = [f"--{name}={tmp_path}/none" for name in ("config", "roles-dir", "runtime-dir", "state-dir", "log-dir")]
