@@ -10,7 +10,7 @@ NATIVE := setup.py $(wildcard native/*)
 RUN_PATH := $(abspath $(RUN_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format types coverage slow simulate mutations faults system libxce docs wheel deb clean
+.PHONY: help run test lint format types coverage slow simulate mutations faults system libxce docs wheel deb rpm bench clean
 
 help:
 	@echo "make run       a whole single-host cluster on the reference components, in the foreground"
@@ -20,7 +20,8 @@ help:
 	@echo "make simulate  2,000 seeds of a cluster in virtual time  make mutations  the faults planted to try the simulator"
 	@echo "make faults    real processes hurt on purpose          make system   machines that boot a real systemd"
 	@echo "make libxce    the client library in C99, its tests    make deb      dist/*.deb"
-	@echo "make docs      generated pages                         make wheel    dist/*.whl"
+	@echo "make docs      generated pages                         make rpm      dist/*.rpm"
+	@echo "make wheel     dist/*.whl                              make bench    this and other supervisors side by side"
 
 $(VENV)/.tools: pyproject.toml packaging/dev-setup.sh
 	packaging/dev-setup.sh $(PYTHON) $(VENV)
@@ -69,6 +70,14 @@ libxce: $(VENV)/.tools
 deb: $(VENV)/.tools
 	packaging/system-setup.sh
 	packaging/build-deb.sh dist
+
+rpm: $(VENV)/.tools
+	packaging/system-setup.sh
+	packaging/build-rpm.sh dist
+
+bench: $(VENV)/.package
+	packaging/bench-setup.sh .bench/tools
+	$(BIN)/python -m benchmarks.peers
 
 lint: $(VENV)/.tools
 	$(BIN)/ruff check .
