@@ -109,13 +109,19 @@ class Groups:
     # --- the agent itself -------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Move the agent into its own group, so that controllers can be enabled beside it. Raises OSError."""
+        """Move the agent into its own group, so that controllers can be enabled beside it. Raises OSError.
+
+        What it has started already (a reading of the configuration) goes along: one process left there would do.
+        """
         own = self.root / AGENT
         if cgroupfs.group_of(os.getpid()) != f"{self._name}/{AGENT}":
             if own.is_dir():
                 cgroupfs.remove(own)  # as in `open`: the children of one that was killed fare the same
             own.mkdir(exist_ok=True)
             cgroupfs.write(own, "cgroup.procs", str(os.getpid()))
+            for pid in cgroupfs.read(self.root, "cgroup.procs").split():
+                with suppress(OSError):  # it has just ended
+                    cgroupfs.write(own, "cgroup.procs", pid)
         self.beside.clear()
 
     def fuse_fd(self) -> int:

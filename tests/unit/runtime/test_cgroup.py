@@ -104,19 +104,25 @@ def test_a_delegated_group_is_found_from_within_it_and_from_the_agents_own(tmp_p
 
 @needs_cgroups
 def test_the_agent_goes_into_a_group_of_its_own(root: Path) -> None:
-    """After `enter` the delegated group itself has no process, and the agent finds it again from where it is."""
+    """After `enter` the delegated group itself has no process, and the agent finds it again from where it is.
+
+    No process at all: a child that was started before goes along, or no controller could be enabled.
+    """
     code = """
-import os, sys
+import os, subprocess, sys
 from pathlib import Path
 from node_manager.runtime import cgroupfs
-from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
+from node_manager.runtime.cgroup import Groups
 root = Path(sys.argv[1])
 cgroupfs.write(root, "cgroup.procs", str(os.getpid()))
+child = subprocess.Popen(["sleep", "1000"])
 for _ in range(2):
     assert cgroupfs.find().path == root, cgroupfs.find()
     groups = Groups(root)
     groups.enter()
     print(repr(cgroupfs.read(root, "cgroup.procs")), groups.relative(cgroupfs.group_of(os.getpid())))
+child.kill()
+child.wait()
 """
     done = subprocess.run([sys.executable, "-c", code, str(root)], check=True, capture_output=True, text=True)
     assert done.stdout == "'' agent\n'' agent\n"
@@ -351,7 +357,7 @@ from pathlib import Path
 from node_manager.core.spec import ComponentSpec
 from node_manager.runtime import cgroupfs
 from node_manager.runtime.accounts import Accounts
-from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
+from node_manager.runtime.cgroup import Groups
 from node_manager.runtime.spawn import LaunchPlan, launch
 groups = Groups(Path(sys.argv[1]))
 groups.enter()
