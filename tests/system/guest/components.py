@@ -14,9 +14,9 @@ FRESH_S = 43.0
 """What is left of it just after a renewal."""
 
 _EATER = """#!/bin/sh
-# When it is told to, it fills one buffer of nearly all the memory that the machine has.
+# When it is told to, it fills two buffers, together more memory than the machine has.
 read -r _ </var/lib/xce-checks/$XCE_COMPONENT
-exec dd if=/dev/zero of=/dev/null bs=700M
+exec dd if=/dev/zero of=/dev/null ibs=400M obs=700M
 """
 _FORKER = """#!/bin/sh
 # When it is told to, it fills every place for a process, again and again.
@@ -37,7 +37,7 @@ if ! grep -q '^populated 1$' "$jobs/one/cgroup.events" 2>/dev/null; then
     sh -c 'echo $$ >"$1/cgroup.procs" && exec sleep infinity' job "$jobs/one" &
 fi
 read -r _ </var/lib/xce-checks/$XCE_COMPONENT
-exec dd if=/dev/zero of=/dev/null bs=700M
+exec dd if=/dev/zero of=/dev/null ibs=400M obs=700M
 """
 _BENCH = """
 role: bench
