@@ -1,25 +1,44 @@
 """What an agent takes over from an earlier one of this boot, as the core wants to hear it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from node_manager.core.events import Found, KeptHold, Past
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime.accounts import Accounts
-from node_manager.runtime.adoption import NS_PER_TICK, Ambiguous, Findings
+from node_manager.runtime.adoption import NS_PER_TICK, Ambiguous, Findings, Proven
 from node_manager.runtime.cgroup import Birth
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.record import Kept, RuntimeRecord
 
 
-def past(kept: RuntimeRecord, findings: Findings) -> tuple[Past, ...]:
+def take(
+    findings: Findings, adopt: Callable[[Proven], bool], look_everywhere: Callable[[str], None]
+) -> tuple[tuple[Found, ...], dict[str, int]]:
+    """Adopt what is proven. Return it, and the newest generation of each component that may have left something.
+
+    What has ended since it was proven may have: it is as if it had ended before.
+    """
+    adopted: list[Found] = []
+    left = dict(findings.leftovers)
+    for proven in findings.proven:
+        if adopt(proven):
+            adopted.append(proven.found)
+        else:
+            left[proven.found.component] = proven.found.generation
+    for name in left:
+        look_everywhere(name)
+    return tuple(adopted), left
+
+
+def past(kept: RuntimeRecord, findings: Findings, left: Mapping[str, int]) -> tuple[Past, ...]:
     """Return what is known of earlier runs, and of which of them something is left that nobody is in charge of."""
     unclear = {item.component for item in findings.ambiguous}
-    left = {name: generation for name, generation in findings.leftovers if name not in unclear}
     known = {item.component: item for item in kept.past}
     for name, generation in left.items():
-        item = known.get(name, Past(component=name, generation=0))
-        known[name] = replace(item, generation=max(item.generation, generation), left=True)
+        if name not in unclear:
+            item = known.get(name, Past(component=name, generation=0))
+            known[name] = replace(item, generation=max(item.generation, generation), left=True)
     return tuple(known.values())
 
 

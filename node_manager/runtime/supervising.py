@@ -155,12 +155,10 @@ class Engine:
                 self._log(Log(event="supervisor.warning", component=None, fields=(("detail", text),)))
         holds = (*kept.holds, *inheritance.holds(findings, boottime_ns()))
         self.post(Booted(boot_id=self._boot_id, facts=DurableFacts(), holds=holds))
-        for name, _generation in findings.leftovers:
-            self._processes.look_everywhere(name)
-        adopted = [proven.found for proven in findings.proven if self._processes.adopt(proven)]
+        adopted, left = inheritance.take(findings, self._processes.adopt, self._processes.look_everywhere)
         for found in adopted:
             self._directory.recorder.adopted(found)
-        self.post(ConfigLoaded(spec=spec, found=tuple(adopted), past=inheritance.past(kept, findings)))
+        self.post(ConfigLoaded(spec=spec, found=adopted, past=inheritance.past(kept, findings, left)))
 
     def change(self, components: tuple[ComponentSpec, ...]) -> "asyncio.Future[Reply]":
         """Have these components in place of the ones so far."""

@@ -66,23 +66,18 @@ class Takeover:
                 highest_terms=kept.highest_terms,
             )
         )
-        for name, _generation in findings.leftovers:
-            self._processes.look_everywhere(name)
         members = {component.name: component for component in spec.components}
-        adopted = []
-        for proven in findings.proven:
-            found = proven.found
-            if self._processes.adopt(proven):
-                adopted.append(found)
-                self._recorder.adopted(found)
-                if found.component in members:
-                    # As whom it runs, whatever the configuration and whoever knows the users say by now.
-                    self._listen(members[found.component], found.generation, ProcFs().uid(found.pid))
+        adopted, left = inheritance.take(findings, self._processes.adopt, self._processes.look_everywhere)
+        for found in adopted:
+            self._recorder.adopted(found)
+            if found.component in members:
+                # As whom it runs, whatever the configuration and whoever knows the users say by now.
+                self._listen(members[found.component], found.generation, ProcFs().uid(found.pid))
         self._post(
             ConfigLoaded(
                 spec=spec,
-                found=tuple(adopted),
-                past=inheritance.past(kept, findings),
+                found=adopted,
+                past=inheritance.past(kept, findings, left),
                 command_id=command_id,
                 warning=warning,
             )

@@ -9,6 +9,7 @@ import pytest
 
 from node_manager.core.actions import Signal
 from node_manager.core.events import Exited, ExitStatus, Found, Past, TreeEmpty
+from node_manager.runtime import inheritance
 from node_manager.runtime.adoption import Findings, find
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.procfs import ProcFs
@@ -309,6 +310,22 @@ def test_daemons_left_without_a_main_process_are_reported_and_killed(rig: Rig) -
         rig.processes.look_everywhere("comp")
         assert rig.processes.member(daemon) == "comp"
         rig.kill_tree(generation=1)  # a successor that lost the record counts from 1 again
+        assert not alive(daemon)
+
+
+def test_what_ends_between_the_search_and_its_adoption_may_have_left_something(rig: Rig) -> None:
+    """The main process was there when the host was searched: nothing is started before what it left is gone."""
+    with killed_agent(rig.directory, python(DOUBLE_FORK)) as kept:
+        daemon = next(int(line) for line in rig.lines(2) if line != "main")
+        findings = search(rig, kept)
+        assert (len(findings.proven), findings.leftovers) == (1, ())
+        kill(kept.found.pid)
+        rig.run_until(lambda: not alive(kept.found.pid))
+        adopted, left = inheritance.take(findings, rig.processes.adopt, rig.processes.look_everywhere)
+        assert (adopted, left) == ((), {"comp": kept.found.generation})
+        (past,) = inheritance.past(RuntimeRecord(boot_id="", nonce=""), findings, left)
+        assert (past.left, past.generation) == (True, kept.found.generation)
+        rig.kill_tree(generation=kept.found.generation)
         assert not alive(daemon)
 
 
