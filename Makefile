@@ -10,7 +10,7 @@ NATIVE := setup.py $(wildcard native/*)
 RUN_PATH := $(abspath $(RUN_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format types coverage slow simulate mutations faults system libxce docs wheel deb rpm bench clean
+.PHONY: help run test lint format types coverage slow simulate mutations faults system emulated libxce docs wheel deb rpm bench clean
 
 help:
 	@echo "make run       a whole single-host cluster on the reference components, in the foreground"
@@ -19,6 +19,7 @@ help:
 	@echo "make slow      the longer suites                       make coverage  branch coverage of core/"
 	@echo "make simulate  2,000 seeds of a cluster in virtual time  make mutations  the faults planted to try the simulator"
 	@echo "make faults    real processes hurt on purpose          make system   machines that boot a real systemd"
+	@echo "make emulated  a machine with full cgroup v2 and Linux 6.1, in qemu"
 	@echo "make libxce    the client library in C99, its tests    make deb      dist/*.deb"
 	@echo "make docs      generated pages                         make rpm      dist/*.rpm"
 	@echo "make wheel     dist/*.whl                              make bench    this and other supervisors side by side"
@@ -58,11 +59,16 @@ mutations: $(VENV)/.tools
 	$(BIN)/python -m tests.simulation.mutations --jobs 2
 
 faults: $(VENV)/.package
-	$(BIN)/python -m pytest -q -m faults tests/faults
+	$(BIN)/python -m pytest -q -p no:xdist --durations=5 -m faults tests/faults
 
 system: $(VENV)/.package
 	packaging/system-setup.sh
-	$(BIN)/python -m pytest -p no:xdist -v --durations=0 --durations-min=0 -m system tests/system
+	$(BIN)/python -m pytest -n 2 --dist loadfile -v --durations=0 --durations-min=0 -m system \
+		--ignore tests/system/test_full_v2.py tests/system
+
+emulated: $(VENV)/.package
+	packaging/system-setup.sh
+	$(BIN)/python -m pytest -p no:xdist -v -m system tests/system/test_full_v2.py
 
 libxce: $(VENV)/.tools
 	$(MAKE) --no-print-directory -C libxce all check
