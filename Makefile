@@ -47,7 +47,7 @@ run: $(VENV)/.package
 		--runtime-dir $(RUN_PATH)/run --state-dir $(RUN_PATH)/state --log-dir $(RUN_PATH)/log
 
 test: $(VENV)/.package
-	$(BIN)/python -m pytest -n 4 -m "not slow and not faults and not system"
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow and not faults and not system"
 
 slow: $(VENV)/.package
 	$(BIN)/python -m pytest -m "slow and not faults and not system"

@@ -238,10 +238,13 @@ class Host:
         return not left
 
     def processes(self) -> list[int]:
-        """Return the living processes that carry this host's marker, or belong to one of its jobs."""
+        """Return the living processes that carry this host's marker, or belong to one of its jobs.
+
+        Some programs (nginx) write over their environment; their command names the place too.
+        """
         procfs = ProcFs()
         ours = str(self.base)
-        return [stat.pid for stat in procfs.table().values() if stat.living and ours in _environment_of(stat.pid)]
+        return [stat.pid for stat in procfs.table().values() if stat.living and ours in _texts_of(stat.pid)]
 
     # --- questions and commands -------------------------------------------------------------------------------------
 
@@ -326,8 +329,11 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _environment_of(pid: int) -> str:
+def _texts_of(pid: int) -> str:
+    """Return the environment of a process and its command."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")).decode(
+            errors="replace"
+        )
     except OSError:
         return ""
