@@ -304,9 +304,9 @@ def test_garbage_on_the_heartbeat_socket_hurts_nobody(host: Host) -> None:
 def test_a_real_nginx_is_checked_started_and_reloaded(make_host: Make, place: Path) -> None:
     """The reverse proxy: a wrong nginx.conf is named before the start; a right one serves; HUP takes up a new one."""
     port = free_port()
-    conf = place / "nginx.conf"
-    conf.write_text("nonsense;\n")
-    flags = ["-e", "stderr", "-p", str(place), "-c", str(conf)]
+    home = place / "h1"  # the host's: nginx writes over its environment, and is known by its command afterwards
+    conf = home / "nginx.conf"
+    flags = ["-e", "stderr", "-p", str(home), "-c", str(conf)]
     component = {
         "command": ["nginx", "-g", "daemon off;", *flags],
         "pre_start": {"command": ["nginx", "-t", "-q", *flags]},
@@ -315,15 +315,16 @@ def test_a_real_nginx_is_checked_started_and_reloaded(make_host: Make, place: Pa
         "probes": {"readiness": {"http": {"port": port}, "period_s": 0.2}},
     }
     host = make_with(make_host, proxy=component)
+    conf.write_text("nonsense;\n")
     host.start()
     found = host.wait_for("proxy", state="backoff")
     assert "nonsense" in found["reason"]
 
     def write(text: str) -> None:
         conf.write_text(
-            f"pid {place}/nginx.pid;\nevents {{}}\nhttp {{\n access_log off;\n client_body_temp_path {place}/t;\n"
-            f" proxy_temp_path {place}/p;\n fastcgi_temp_path {place}/f;\n uwsgi_temp_path {place}/u;\n"
-            f" scgi_temp_path {place}/s;\n"
+            f"pid {home}/nginx.pid;\nevents {{}}\nhttp {{\n access_log off;\n client_body_temp_path {home}/t;\n"
+            f" proxy_temp_path {home}/p;\n fastcgi_temp_path {home}/f;\n uwsgi_temp_path {home}/u;\n"
+            f" scgi_temp_path {home}/s;\n"
             f" server {{ listen 127.0.0.1:{port}; location / {{ return 200 '{text}'; }} }}\n}}\n"
         )
 
