@@ -1,12 +1,12 @@
 """Fixtures of the runtime's tests: short paths, a rig of real processes, and proof that nothing leaks."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.unit.runtime.rig import Rig
@@ -30,13 +30,14 @@ def _open_descriptors() -> dict[str, str]:
 
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
-    """After the test there are no more descriptors than before, and no child, dead or alive."""
+    """After the test there are no more descriptors than before, and no more children, dead or alive."""
     before = _open_descriptors()
+    children = psutil.Process().children()
     yield
     extra = _open_descriptors().items() - before.items()
     assert not extra, f"descriptors left open: {extra}"
-    with pytest.raises(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    more = [child for child in psutil.Process().children() if child not in children]
+    assert not more, f"children left: {more}"
 
 
 @pytest.fixture
