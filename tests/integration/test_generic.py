@@ -88,37 +88,47 @@ def test_five_crashes_back_off_and_a_manual_start_does_not_wait(make_host: Make)
     wait_until(lambda: host.component("dies")["restarts"] > restarts, "started by hand")
 
 
+def _keeper(place: Path) -> dict[str, Any]:
+    """Return a component whose grandchild, in a session of its own, keeps a lock; a second one at a time fails.
+
+    Each grandchild that has the lock says so in the file `held`: whoever tries the lock takes it, for a moment.
+    """
+    lock = place / "lock"
+    child = f"setsid flock -n {lock} /bin/sh -c 'echo $$ >> {place}/held; exec sleep 300' & wait $!"
+    return {"command": ["/bin/sh", "-c", f"flock -n {lock} true || exit 7; {child}"]}
+
+
+def _keepers(place: Path) -> int:
+    """How many have had the lock so far."""
+    held = place / "held"
+    return len(held.read_text().splitlines()) if held.exists() else 0
+
+
 def test_a_grandchild_that_hides_is_cleared_before_the_respawn(make_host: Make, place: Path) -> None:
     """A grandchild in a session of its own keeps a lock; it is gone before the next run begins."""
-    lock = place / "lock"
-    child = f"setsid flock -n {lock} sleep 300 & wait $!"
-    keeper = {"command": ["/bin/sh", "-c", f"flock -n {lock} true || exit 7; {child}"]}
-    host = make_with(make_host, keeper=keeper)
+    host = make_with(make_host, keeper=_keeper(place))
     host.start()
     pid = host.wait_for("keeper", state="running")["pid"]
-    wait_until(lambda: _locked(lock), "the grandchild has the lock")
+    wait_until(lambda: _keepers(place) == 1, "the grandchild has the lock")
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: host.component("keeper")["pid"] not in {pid, None} and _locked(lock), "a new run has the lock")
+    wait_until(lambda: _keepers(place) == 2, "a new run has the lock")
     exits = [event["how"] for event in host.events() if event["event"] == "component.exited"]
     assert exits == ["killed by signal 9 (SIGKILL)"]
 
 
 def test_what_a_dead_component_left_is_cleared_by_the_next_agent(make_host: Make, place: Path) -> None:
     """The main process dies while no agent runs, and its grandchild keeps the lock: cleared before the start."""
-    lock = place / "lock"
-    child = f"setsid flock -n {lock} sleep 300 & wait $!"
-    keeper = {"command": ["/bin/sh", "-c", f"flock -n {lock} true || exit 7; {child}"]}
-    host = make_with(make_host, keeper=keeper)
+    host = make_with(make_host, keeper=_keeper(place))
     host.start()
     pid = host.wait_for("keeper", state="running")["pid"]
-    wait_until(lambda: _locked(lock), "the grandchild has the lock")
+    wait_until(lambda: _keepers(place) == 1, "the grandchild has the lock")
     host.kill_agent()
     os.kill(pid, signal.SIGKILL)
-    assert _locked(lock)
+    assert _locked(place / "lock")
     host.start()
     found = host.wait_for("keeper", state="running", ready=True)
     assert found["generation"] > 1
-    wait_until(lambda: _locked(lock), "the new run has the lock")
+    wait_until(lambda: _keepers(place) == 2, "the new run has the lock")
     assert [event for event in host.events() if event["event"] == "component.exited"] == []
 
 
