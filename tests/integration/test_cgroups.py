@@ -77,7 +77,8 @@ def test_agent_components_and_jobs_have_their_groups(fenced: Callable[..., Host]
     assert relative(group, node["agent_pid"]) == "agent"
     assert (node["cgroup_mode"], cgroupfs.read(group, "cgroup.procs")) == ("delegated", "")
     assert "a cgroup of its own" in node["cgroup_detail"]
-    assert str(group / "web") in (host.run_dir / "runtime.json").read_text()
+    record = host.run_dir / "runtime.json"
+    wait_until(lambda: record.exists() and str(group / "web") in record.read_text(), "the record names its group")
 
 
 def test_without_a_delegated_group_status_says_what_is_not_fenced(make_host: Callable[..., Host]) -> None:
@@ -109,7 +110,7 @@ def test_a_killed_agent_finds_everything_again_without_its_record(fenced: Callab
     before = host.pids()
     wait_until(lambda: named(group / "web", b"forgetful"), "it has forgotten its environment")
     host.kill_agent()
-    (host.run_dir / "runtime.json").unlink()
+    (host.run_dir / "runtime.json").unlink(missing_ok=True)  # it may not have been written yet
     host.up()
     assert before == host.pids()
     assert list(cgroupfs.processes(group / "web")) == [before["web"]]

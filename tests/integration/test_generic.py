@@ -140,7 +140,7 @@ def test_what_is_ambiguous_is_neither_signalled_nor_started(make_host: Make) -> 
     environ = Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
     variables = {key: value for key, _, value in (item.partition(b"=") for item in environ)}
     host.kill_agent()
-    (host.run_dir / "runtime.json").unlink()
+    (host.run_dir / "runtime.json").unlink(missing_ok=True)  # it may not have been written yet
     with subprocess.Popen(
         ["/bin/sh", "-c", "export XCE_MAIN_PID=$$; exec sleep 300"], env=variables, start_new_session=True
     ) as pretender:
