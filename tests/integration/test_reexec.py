@@ -256,8 +256,9 @@ def test_no_descriptor_is_left_over(make_host: Make) -> None:
     upgrade(host, ok=True)
     wait_until(lambda: _descriptors(agent_pid(host)) is not None, "it can be looked at")
     first = wait_until(lambda: _settled(host), "the number of descriptors settles")
-    upgrade(host, ok=True)
-    wait_until(lambda: _descriptors(agent_pid(host)) == first, f"{first} descriptors again")
+    for _ in range(3):  # a connection of ours may have been counted: one descriptor a time would be more than that
+        upgrade(host, ok=True)
+    wait_until(lambda: (_descriptors(agent_pid(host)) or first + 1) <= first, f"{first} descriptors again, at most")
     pid = host.pids()["one"]
     host.ctl("restart", "one")
     wait_until(lambda: host.pids()["one"] not in {pid, None}, "a new run")
