@@ -6,8 +6,12 @@ import json
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.integration.host import free_port, wait_until
 
 PROGRAM = shutil.which("etcd")
 MISSING = "etcd is not installed (the package etcd-server)"
@@ -89,6 +93,18 @@ def healthy(address: str) -> bool:
         return "header" in ask(address, "/v3/kv/range", {"key": code("health")})
     except OSError:
         return False
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[Member]:
+    """A cluster of one, healthy, which ends with the block."""
+    member = Member(directory, "e1", "127.0.0.1", client=free_port(), peer=free_port())
+    member.start([member])
+    try:
+        wait_until(lambda: healthy(member.client), "etcd answers")
+        yield member
+    finally:
+        member.end()
 
 
 def leader(addresses: list[str]) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 
 from node_manager.conformance.program import Program
 from node_manager.reference.clock import boottime_ns
-from tests.cluster.etcd import MISSING, PROGRAM, Member, ask, code, healthy
+from tests.cluster.etcd import MISSING, PROGRAM, Member, alone, ask, code
 from tests.integration.host import free_port, wait_until
 from tests.libxce.test_library import CAN_BUILD, SOURCE, WHY_NOT, make
 from tests.unit.reference.conftest import Bench, FakeAgent, bench, directory
@@ -42,13 +42,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def member(tmp_path: Path) -> Iterator[Member]:
     """A cluster of one, which a test may stop."""
-    made = Member(tmp_path, "e1", "127.0.0.1", client=free_port(), peer=free_port())
-    made.start([made])
-    try:
-        wait_until(lambda: healthy(made.client), "etcd answers")
+    with alone(tmp_path) as made:
         yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture

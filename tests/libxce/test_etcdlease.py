@@ -7,7 +7,7 @@ import pytest
 
 from node_manager.reference.clock import NS_PER_S, boottime_ns
 from node_manager.reference.loop import Loop
-from tests.cluster.etcd import MISSING, PROGRAM, Member, ask, code, healthy
+from tests.cluster.etcd import MISSING, PROGRAM, alone, ask, code
 from tests.integration.host import free_port, wait_until
 from tests.libxce.conftest import MINUTE_MS, MakeDriver
 from tests.libxce.test_library import CAN_BUILD, WHY_NOT
@@ -27,13 +27,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The client address of a cluster of one."""
-    member = Member(tmp_path_factory.mktemp("etcd"), "e1", "127.0.0.1", client=free_port(), peer=free_port())
-    member.start([member])
-    try:
-        wait_until(lambda: healthy(member.client), "etcd answers")
+    with alone(tmp_path_factory.mktemp("etcd")) as member:
         yield member.client
-    finally:
-        member.end()
 
 
 def bound_to(server: str, name: str) -> str:

@@ -16,7 +16,7 @@ from node_manager.reference.httpcall import Answered, Failed, read_answer
 from node_manager.reference.lease import Answer, Free, Held, Taken, Unknown
 from node_manager.reference.loop import Loop
 from node_manager.reference.settings import parse_etcd
-from tests.cluster.etcd import MISSING, PROGRAM, Member, ask, code, healthy
+from tests.cluster.etcd import MISSING, PROGRAM, alone, ask, code
 from tests.integration.host import free_port, wait_until
 
 BOUND_S = 40.0
@@ -29,13 +29,8 @@ needs_etcd = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The client address of a cluster of one."""
-    member = Member(tmp_path_factory.mktemp("etcd"), "e1", "127.0.0.1", client=free_port(), peer=free_port())
-    member.start([member])
-    try:
-        wait_until(lambda: healthy(member.client), "etcd answers")
+    with alone(tmp_path_factory.mktemp("etcd")) as member:
         yield member.client
-    finally:
-        member.end()
 
 
 @pytest.fixture

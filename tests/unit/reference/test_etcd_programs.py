@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from node_manager.reference.clock import NS_PER_S, boottime_ns
-from tests.cluster.etcd import MISSING, PROGRAM, Member, ask, code, healthy
-from tests.integration.host import free_port, wait_until
+from tests.cluster.etcd import MISSING, PROGRAM, Member, alone, ask, code
+from tests.integration.host import free_port
 from tests.unit.reference.conftest import Bench
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
@@ -20,13 +20,8 @@ TERM_KEY = "/xce/controller.primary/term"
 @pytest.fixture
 def member(tmp_path: Path) -> Iterator[Member]:
     """A cluster of one, which a test may stop."""
-    made = Member(tmp_path, "e1", "127.0.0.1", client=free_port(), peer=free_port())
-    made.start([made])
-    try:
-        wait_until(lambda: healthy(made.client), "etcd answers")
+    with alone(tmp_path) as made:
         yield made
-    finally:
-        made.end()
 
 
 def revision(member: Member, key: str) -> int:
