@@ -1,6 +1,6 @@
 """What `test_reuse` runs as a program in a pid namespace of its own, where few pids go round and round.
 
-Its argument is the directory of the host; the seed comes from XCE_FAULTS_SEED. It prints the ledger as JSON.
+It reads the directory of the host from standard input, and the seed from XCE_FAULTS_SEED; it prints the ledger as JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 def main() -> int:
     """Run the scenario."""
-    base = Path(sys.argv[1])
+    base = Path(sys.stdin.read())
     dice = random.Random(int(os.environ["XCE_FAULTS_SEED"]))  # noqa: S311 - chance, no secret
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     if release >= _PER_NAMESPACE:

@@ -29,7 +29,8 @@ def test_a_stranger_under_a_components_pid_is_never_signalled(place: Path, ledge
     # The shell is the namespace's init and reaps; the scenario must not take its own children for orphans.
     script = '"$@"; exit $?'
     done = subprocess.run(
-        [*_NAMESPACE, "sh", "-c", script, "sh", sys.executable, "-m", "tests.faults.reuse", str(base)],
+        [*_NAMESPACE, "sh", "-c", script, "sh", sys.executable, "-m", "tests.faults.reuse"],
+        input=str(base),  # not an argument: what names this directory is ended with the host
         cwd=Path(__file__).parents[2],
         env=os.environ | {"XCE_FAULTS_SEED": seed},
         capture_output=True,
