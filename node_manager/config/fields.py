@@ -146,11 +146,13 @@ RESERVED_VARIABLES = frozenset(
         "XCE_COMPONENT",
         "XCE_GENERATION",
         "XCE_MAIN_PID",
+        "XCE_HELPER",
+        "XCE_HELPER_PID",
         "XCE_TERM",
         "XCE_LEASE_VALID_UNTIL_NS",
     }
 )
-"""What every component gets from the agent."""
+"""What a component, or a command beside it, gets from the agent."""
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 _USER = r"[A-Za-z_][A-Za-z0-9_.-]{0,30}\$?"

@@ -21,9 +21,8 @@ from node_manager.runtime import environment
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.record import Kept, RuntimeRecord
+from node_manager.runtime.stranded import Marked, Stranded, among
 
-_MAX_GENERATION_DIGITS = 9
-"""A restart a second for thirty years."""
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -72,6 +71,8 @@ class Findings:
     ambiguous: tuple[Ambiguous, ...] = ()
     gone: tuple[Gone, ...] = ()
     leftovers: tuple[tuple[str, int], ...] = ()
+    stranded: tuple[Stranded, ...] = ()
+    """What ran beside components."""
 
     @property
     def found(self) -> tuple[Found, ...]:
@@ -104,6 +105,7 @@ def find(
     candidates: dict[str, list[Proven]] = {}
     foreign: dict[str, list[int]] = {}
     marked: dict[str, int] = {}
+    beside: list[Marked] = []
     for stat in procfs.table().values():
         if stat.pid in known or not stat.living:
             continue
@@ -111,11 +113,13 @@ def find(
         component = marks.get(environment.COMPONENT)
         if not component:
             continue
+        if environment.HELPER in marks:
+            beside.append((stat, marks))
         ours = marks.get(environment.NONCE) == markers.nonce
         if (
             _is_main(stat, marks, markers)
-            and _generation(marks) > runs.get(component, 0)
-            and _user_fits(expected_uid(component), procfs.uid(stat.pid))
+            and environment.generation(marks) > runs.get(component, 0)
+            and procfs.runs_as(stat.pid, expected_uid(component))
         ):
             if not ours:
                 foreign.setdefault(component, []).append(stat.pid)
@@ -125,13 +129,14 @@ def find(
                 candidates.setdefault(component, []).append(candidate)
                 continue
         if ours:
-            marked[component] = max(marked.get(component, 0), _generation(marks))
+            marked[component] = max(marked.get(component, 0), environment.generation(marks))
     ambiguous = _choose(proven, candidates, foreign)
     return Findings(
         proven=tuple(proven.values()),
         ambiguous=ambiguous,
         gone=tuple(one for one in gone if one.component not in proven),
         leftovers=tuple((name, generation) for name, generation in sorted(marked.items()) if name not in proven),
+        stranded=among(beside, markers, expected_uid, procfs),
     )
 
 
@@ -191,18 +196,8 @@ def _is_main(stat: Stat, marks: dict[str, str], markers: Markers) -> bool:
         and stat.session == stat.pid
         and environment.HELPER not in marks
         and marks.get(markers.place[0]) == markers.place[1]
-        and _generation(marks) > 0
+        and environment.generation(marks) > 0
     )
-
-
-def _generation(marks: dict[str, str]) -> int:
-    """The generation that the markers name; 0 where that is no number that an agent would have written."""
-    text = marks.get(environment.GENERATION, "")
-    return int(text) if text.isdecimal() and len(text) <= _MAX_GENERATION_DIGITS else 0
-
-
-def _user_fits(expected: int | None, actual: int | None) -> bool:
-    return actual is not None and (expected is None or expected == actual)
 
 
 def _from_marks(component: str, marks: dict[str, str], stat: Stat) -> Found:
@@ -210,7 +205,7 @@ def _from_marks(component: str, marks: dict[str, str], stat: Stat) -> Found:
     return Found(
         component=component,
         pid=stat.pid,
-        generation=_generation(marks),
+        generation=environment.generation(marks),
         started_ns=stat.start_ticks * NS_PER_TICK,
         lease_until_ns=int(lease) if lease.isdecimal() else None,
     )

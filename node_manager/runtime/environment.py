@@ -30,6 +30,13 @@ SUPERVISOR = "XCE_SUPERVISOR"
 HELPER = "XCE_HELPER"
 """Set for pre_start, reload, drain and probe commands alone: which run of a helper a process belongs to."""
 
+HELPER_PID = "XCE_HELPER_PID"
+"""Set for these too: the command's own pid, which is also the number of its session."""
+MAY_LEAVE = "leaves."
+"""What the mark of a helper begins with that may rightly leave something running: a reload or drain command."""
+
+_MAX_GENERATION_DIGITS = 9
+"""A restart a second for thirty years; a process may have written anything there."""
 _PASSED_ON = ("PATH", "LANG", "TZ")
 _MAX_FILE_BYTES = 64 * 1024
 """Bound on an environment_file; the kernel takes 128 KiB for one variable at most, and such files have a few lines."""
@@ -77,6 +84,12 @@ class Markers:
     def _directory(self) -> Path:
         assert self.runtime_dir is not None, "sockets are in a directory"
         return self.runtime_dir
+
+
+def generation(marks: Mapping[str, str]) -> int:
+    """Return the generation that markers name; 0 where that is no number that an agent would have written."""
+    text = marks.get(GENERATION, "")
+    return int(text) if text.isdecimal() and len(text) <= _MAX_GENERATION_DIGITS else 0
 
 
 class EnvironmentFiles:

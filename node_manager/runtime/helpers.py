@@ -15,7 +15,7 @@ from itertools import count
 
 from node_manager.core.events import ExitStatus
 from node_manager.core.spec import ComponentSpec
-from node_manager.runtime import kernel, signals
+from node_manager.runtime import environment, kernel, signals
 from node_manager.runtime.kill import TreeKill, kill_exactly
 from node_manager.runtime.plans import Planner
 from node_manager.runtime.spawn import Launch, LaunchError, begin
@@ -103,6 +103,8 @@ class Helpers:
     ) -> "HelperRun":
         """Start a run. Never raises: `done` is called once in any case, and never before this returns."""
         mark = f"{os.getpid()}.{next(self._numbers)}"  # the pid: a successor counts from 1 again
+        if not plan.clear:
+            mark = environment.MAY_LEAVE + mark
         made = HelperRun(self, plan, mark, done, released)
         self._open.add(made)
         return made

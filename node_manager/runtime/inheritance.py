@@ -89,6 +89,11 @@ def remarks(findings: Findings) -> tuple[str, ...]:
             f"{item.component}: pid {item.pid} of the runtime record is not adopted: {item.reason}"
             for item in findings.gone
         ),
+        *(
+            f"{run.owner.component}: pid {', '.join(map(str, run.pids))} of a check, probe or command "
+            "of an earlier agent is killed with its tree"
+            for run in findings.stranded
+        ),
     )
 
 

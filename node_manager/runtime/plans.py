@@ -80,6 +80,7 @@ class Planner:
         account = self._account(spec)
         marks = dict(self.markers.of(spec.name, generation))
         marks[environment.HELPER] = mark
+        marks[environment.HELPER_PID] = "0"  # as above
         if main_pid is not None:
             marks[environment.MAIN_PID] = str(main_pid)
         return LaunchPlan(
@@ -90,6 +91,7 @@ class Planner:
             output_fd=output_fd,
             nofile=spec.limits.nofile,
             oom_score_adj=self._oom_score_adj(spec),
+            own_pid_key=environment.HELPER_PID,
             cgroup_fd=cgroup_fd,
         )
 

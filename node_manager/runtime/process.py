@@ -33,6 +33,7 @@ from node_manager.runtime.plans import Planner
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import LAUNCH_TIMEOUT_S, Launch, LaunchError
 from node_manager.runtime.starting import Starter
+from node_manager.runtime.stranded import Endings
 from node_manager.runtime.stuck import Stuck, reap_within
 from node_manager.runtime.tree import Root, Trees
 
@@ -122,6 +123,8 @@ class Processes:
         self._mains: dict[str, Main] = {}
         self._by_pid: dict[int, Main] = {}
         self._stuck = Stuck(loop)
+        self.endings = Endings(loop, self._trees)
+        """Ends what an earlier agent ran beside components; told after `adopt`, which says what is none of it."""
         self._kills = Kills(loop, self._trees, emptied=self._tree_empty)
         self._started = False
 
@@ -144,6 +147,7 @@ class Processes:
             self._loop.remove_signal_handler(signal.SIGCHLD)
             self._started = False
         self._kills.cancel()
+        self.endings.close()
         self.helpers.close()
         for main in list(self._mains.values()):
             self._unwatch(main)

@@ -133,6 +133,11 @@ class ProcFs:
         uids = self._status_lines(str(pid)).get(b"Uid")
         return int(uids.split()[0]) if uids else None
 
+    def runs_as(self, pid: int, uid: int | None) -> bool:
+        """Whether a process is there and this is its real user; None: any is."""
+        actual = self.uid(pid)
+        return actual is not None and (uid is None or uid == actual)
+
     @staticmethod
     def _read(path: str, limit: int, *, at_once: bool = False) -> bytes:
         """A small file of /proc, empty where the process is gone; the whole of it, or what one read gives."""

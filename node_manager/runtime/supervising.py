@@ -156,6 +156,7 @@ class Engine:
         holds = (*kept.holds, *inheritance.holds(findings, boottime_ns()))
         self.post(Booted(boot_id=self._boot_id, facts=DurableFacts(), holds=holds))
         adopted, left = inheritance.take(findings, self._processes.adopt, self._processes.look_everywhere)
+        self._processes.endings.begin(findings.stranded)
         for found in adopted:
             self._directory.recorder.adopted(found)
         self.post(ConfigLoaded(spec=spec, found=adopted, past=inheritance.past(kept, findings, left)))

@@ -68,6 +68,7 @@ class Takeover:
         )
         members = {component.name: component for component in spec.components}
         adopted, left = inheritance.take(findings, self._processes.adopt, self._processes.look_everywhere)
+        self._processes.endings.begin(findings.stranded)
         for found in adopted:
             self._recorder.adopted(found)
             if found.component in members:

@@ -36,8 +36,6 @@ _MAX_WITNESSES = 64
 """Members remembered of one session: one that lives is enough."""
 _MAX_MARKED = 32_768
 """Processes whose markers are remembered, so that thousands of orphans are not read again at every look."""
-_MAX_GENERATION_DIGITS = 9
-"""A restart a second for thirty years; a process may have written anything there."""
 _MAX_LEFT = 256
 _MAX_STEPS_AT_ONCE = 512
 """What one look at once takes at most of members and of processes: some 20 ms."""
@@ -125,6 +123,8 @@ class Trees:
         """By session id: those of the roots, and of roots that are gone and left somebody."""
         self._helpers: set[Owner] = set()
         self._everywhere: set[str] = set()
+        self._stranded: dict[Owner, int] = {}
+        """Runs of helpers that an earlier agent began, and the session of each."""
         self._marked: dict[tuple[int, int], tuple[str, str, int] | None] = {}
         """By pid and start time: component, helper and generation of our markers, or None."""
         self._table: dict[int, Stat] | None = None
@@ -159,9 +159,19 @@ class Trees:
         elif len(self._sessions) - len(self._roots) > _MAX_PAST:
             del self._sessions[next(session for session in self._sessions if session not in self._roots)]
 
+    def strand(self, root: Root, members: dict[int, int]) -> None:
+        """A tree of a helper that an earlier agent began: its session, with members by pid and start time.
+
+        Nothing tells of the root's end. A number that a root of this agent has by now is not that session's any more.
+        """
+        if root.pid not in self._roots:
+            self._sessions[root.pid] = _Session(root, dict(islice(members.items(), _MAX_WITNESSES)))
+            self._stranded[root.owner] = root.pid
+
     def forget(self, owner: Owner) -> None:
         """A helper's run is over: what may still carry its mark belongs to the component from now on."""
         self._helpers.discard(owner)
+        self._stranded.pop(owner, None)
         if self._groups is not None:
             self._groups.beside.end(owner.component, owner.helper)
         for session in [number for number in self._past() if self._sessions[number].root.owner == owner]:
@@ -289,7 +299,7 @@ class Trees:
 
     def _searches(self, owner: Owner) -> bool:
         """Whether orphans of this owner may be anybody's children."""
-        return not self._subreaper or owner.component in self._everywhere
+        return not self._subreaper or owner.component in self._everywhere or owner in self._stranded
 
     def _end_scan(self, scan: _Scan) -> None:
         """Whoever looks from now on begins a new one."""
@@ -392,7 +402,7 @@ class Trees:
             return None
         component, helper, generation = marked
         owner = Owner(component, helper)
-        if owner not in self._helpers:
+        if owner not in self._helpers and self._stranded.get(owner) != found.session:
             owner = Owner(component)
         return Root(owner, generation, found.pid, found.start_ticks)
 
@@ -407,9 +417,7 @@ class Trees:
         marked: tuple[str, str, int] | None = None
         component = markers.get(environment.COMPONENT)
         if component and markers.get(environment.NONCE) == self._nonce:
-            generation = markers.get(environment.GENERATION, "")
-            number = int(generation) if generation.isdecimal() and len(generation) <= _MAX_GENERATION_DIGITS else 0
-            marked = component, markers.get(environment.HELPER, ""), number
+            marked = component, markers.get(environment.HELPER, ""), environment.generation(markers)
         if len(self._marked) >= _MAX_MARKED:
             self._marked.clear()
         self._marked[key] = marked
