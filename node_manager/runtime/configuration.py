@@ -15,6 +15,8 @@ RETRY_S = 30.0
 
 RELOAD_TIMEOUT_S = 25.0
 """How long any reading but the first may take: what is in force stays so. Less than a command is waited for."""
+LEAST_S = 2.0
+"""For commands that have waited for a reading before it takes what is left of that time, but no less than this."""
 
 Loaded = Callable[[NodeSpec, tuple[int, ...]], None]
 Failed = Callable[[str, tuple[int, ...]], None]
@@ -34,6 +36,7 @@ class Configuration:
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[int] = []
+        self._waiting_since_s = 0.0
         self._again = False
         self._timeout_s = AGENT_TIMEOUT_S
         self._seen: object = None
@@ -50,13 +53,18 @@ class Configuration:
     def request(self, command_id: int | None = None) -> None:
         """Read the configuration; a request during a reading leads to one more."""
         if command_id is not None:
+            if not self._waiting:
+                self._waiting_since_s = self._loop.time()
             self._waiting.append(command_id)
         if self._task is not None:
             self._again = True
             return
         self._stop_watching()
         ids, self._waiting = tuple(self._waiting), []
-        self._task = self._loop.create_task(self._read(ids))
+        waited_s = self._loop.time() - self._waiting_since_s if ids else 0.0
+        timeout_s = round(max(self._timeout_s - waited_s, LEAST_S), 1)
+        self._timeout_s = RELOAD_TIMEOUT_S
+        self._task = self._loop.create_task(self._read(ids, timeout_s))
 
     def watch(self) -> None:
         """Look at the files from now on, and read when they have changed: the configuration in force is a stopgap."""
@@ -70,9 +78,8 @@ class Configuration:
         if self._task is not None:
             self._task.cancel()
 
-    async def _read(self, ids: tuple[int, ...]) -> None:
+    async def _read(self, ids: tuple[int, ...], timeout_s: float) -> None:
         try:
-            timeout_s, self._timeout_s = self._timeout_s, RELOAD_TIMEOUT_S
             spec = await load_async(self._sources, timeout_s)
         except ConfigInvalid as error:
             self._task = None
