@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 import sys
 from pathlib import Path
 
 from node_manager import __version__
 from node_manager.cli import bootstrap_parser, guard
 from node_manager.cli.conformance import add_parser
+from node_manager.cli.own_name import own_name
 from node_manager.config import child
 from node_manager.config.problems import ConfigInvalid, ConfigUnreadError, Problem
 from node_manager.config.sources import Sources
@@ -145,13 +145,12 @@ def print_problems(error: ConfigInvalid) -> int:
     return EX_CONFIG
 
 
-def user_name() -> str:
-    """Return the name of the user that this process runs as, or its number where it has none."""
-    uid = os.geteuid()
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+def user_name() -> str | None:
+    """Return the name of the user that this process runs as, or its number where it has none; None: nobody tells."""
+    if os.geteuid() == 0:
+        return "root"  # whatever it is called: it may run everybody's
+    name = own_name(os.geteuid())
+    return str(os.geteuid()) if name == "" else name
 
 
 def roles_dirs() -> tuple[Path, ...]:

@@ -303,12 +303,9 @@ def _user() -> str:
     uid = os.getuid()
     if uid == 0 and os.environ.get("SUDO_USER"):
         return os.environ["SUDO_USER"]
-    import pwd
+    from node_manager.cli.own_name import own_name
 
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return ""
+    return own_name(uid) or ""
 
 
 def _quoted(component: str) -> str:

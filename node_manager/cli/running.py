@@ -68,7 +68,7 @@ def run(sources: Sources, log_dir: Path, journal: Path | None = None) -> int:
             handed = handover.received(int(state_fd))
             if failure is not None:  # started again from where its own files are
                 origin = replace(origin, program=handed.program)
-            daemon = _Daemon(settings, systemd, sink, origin, handed)
+            daemon = _Daemon(settings, systemd, sink, origin, user_name(), handed)
             guard.in_charge()
             os.close(int(state_fd))
             return daemon.go_on(failure)
@@ -79,19 +79,20 @@ def run(sources: Sources, log_dir: Path, journal: Path | None = None) -> int:
 
 def _run(settings: Settings, systemd: SystemdNotifier, sink: logs.Sink, origin: replacing.Origin) -> int:
     spec: NodeSpec | None = None
+    user = user_name()
     if not systemd.active:
         # In the foreground a wrong configuration ends at once, with everything that is wrong.
         try:
             spec = load(settings.sources)
         except ConfigInvalid as error:
             return print_problems(error)
-        problem = user_problem(spec, user_name(), is_root=os.geteuid() == 0)
+        problem = user_problem(spec, user, is_root=os.geteuid() == 0)
         if problem is not None:
             print(problem, file=sys.stderr)
             return EX_CONFIG
     try:
         places.prepare(settings, [component.name for component in spec.components] if spec is not None else ())
-        return _Daemon(settings, systemd, sink, origin).run(spec)
+        return _Daemon(settings, systemd, sink, origin, user).run(spec)
     except (JournalError, places.PlaceError, RuntimeDirError, StateDirError, ListenError) as error:
         print(error, file=sys.stderr)
         return EX_NOT_SO
@@ -103,7 +104,8 @@ def _run(settings: Settings, systemd: SystemdNotifier, sink: logs.Sink, origin: 
 class _Daemon:
     """The agent, its status socket, its signals and its word to systemd.
 
-    `handed` is what a predecessor left; the constructor acts on nothing of it.
+    `user` is the agent's own, None where nobody tells. `handed` is what a predecessor left; the constructor acts on
+    nothing of it.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class _Daemon:
         systemd: SystemdNotifier,
         sink: logs.Sink,
         origin: replacing.Origin,
+        user: str | None,
         handed: Handover | None = None,
     ) -> None:
         self._systemd = systemd
@@ -128,7 +131,7 @@ class _Daemon:
             self._agent = Agent(
                 self._loop,
                 settings,
-                user=user_name(),
+                user=user,
                 finished=self._finish,
                 step=self._step,
                 turned=self._turned,

@@ -20,13 +20,14 @@ def required_user(spec: NodeSpec) -> str | None:
             return ROOT
 
 
-def user_problem(spec: NodeSpec, current_user: str, *, is_root: bool) -> str | None:
+def user_problem(spec: NodeSpec, current_user: str | None, *, is_root: bool) -> str | None:
     """Why an agent of this user cannot run the components, and which user it must have; None when it can.
 
     An agent that is not root runs every component as itself. Users are compared by name: a look-up could hang.
+    `current_user` None: its name is not known. Then each start tells, which compares numbers.
     """
     required = required_user(spec)
-    if is_root or required is None or required == current_user:
+    if is_root or current_user is None or required in {None, current_user}:
         return None
     component = next(item for item in spec.components if item.user not in {None, current_user})
     must = "root" if required == ROOT else f"root or {required}"

@@ -11,7 +11,7 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from node_manager.runtime.clock import boottime_ns
@@ -22,6 +22,8 @@ ANSWER_S = 5.0
 """How long an answer is waited for: as long as a launch may take. Who asks later does not wait for the same again."""
 _SAFE_NS = 10_000_000_000
 """What is known is known for so long at least: the start that comes of it has begun by then."""
+_FRESH_NS = 5_000_000_000
+"""How long it is believed that there is no such user: the start that this was asked for follows at once."""
 _MAX_KEPT = 256
 """Accounts kept; far above the users of any configuration."""
 
@@ -54,17 +56,28 @@ class Accounts:
         self._answer_s = answer_s
         self._lock = threading.Lock()
         self._kept: dict[str | None, tuple[int, Account]] = {}
+        self._failed: dict[str | None, tuple[int, AccountError]] = {}
         self._looks: dict[str | None, _Look] = {}
         """Look-ups under way."""
 
     def find(self, name: str | None) -> Account:
         """Return the account of this user, of the agent's own for None; AccountError where that cannot be.
 
-        An unknown user is asked for again each time: cloud-init may be about to create it.
+        A moment after `ask_for` nobody is asked any more, whatever the answer was.
         """
         now_ns = boottime_ns()
+        read_ns, failed = self._failed.get(name, (0, None))
+        if failed is not None and now_ns - read_ns < _FRESH_NS:
+            raise AccountError(failed.errno, str(failed))
+        return self.ask_for(name)
+
+    def ask_for(self, name: str | None) -> Account:
+        """Return the same, in a thread that may wait: an unknown user is asked for again each time.
+
+        cloud-init may be about to create it.
+        """
         kept = self._kept.get(name)
-        if kept is not None and now_ns - kept[0] < _KEEP_NS:
+        if kept is not None and boottime_ns() - kept[0] < _KEEP_NS:
             return kept[1]
         look = self._look(name)
         if not look.done.wait(max(0.0, look.until_s - time.monotonic())):
@@ -73,6 +86,12 @@ class Accounts:
         if isinstance(look.found, AccountError):
             raise AccountError(look.found.errno, str(look.found))
         return look.found
+
+    def prepare(self, names: Iterable[str | None]) -> None:
+        """Begin to look these up, all at the same time: who finds them one after the other waits for one bound."""
+        for name in names:
+            if not self.knows(name):
+                self._look(name)
 
     def knows(self, name: str | None) -> bool:
         """Tell whether `find` answers without asking anybody, for some seconds to come."""
@@ -106,10 +125,14 @@ class Accounts:
             look.found = error
         finally:
             with self._lock:
+                if len(self._kept) + len(self._failed) >= _MAX_KEPT:
+                    self._kept.clear()
+                    self._failed.clear()
+                self._failed.pop(name, None)
                 if isinstance(look.found, Account):
-                    if len(self._kept) >= _MAX_KEPT:
-                        self._kept.clear()
                     self._kept[name] = (boottime_ns(), look.found)
+                else:
+                    self._failed[name] = (boottime_ns(), look.found)
                 del self._looks[name]
             look.done.set()
 

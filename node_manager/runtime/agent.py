@@ -87,7 +87,7 @@ class Agent:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         *,
-        user: str,
+        user: str | None,
         finished: Callable[[], None],
         step: Step = core.step,
         turned: Callable[[], None] = lambda: None,

@@ -1,6 +1,5 @@
 """What the status API sees of the agent."""
 
-import grp
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from node_manager.core.events import Command
 from node_manager.core.spec import NS_PER_S, NodeSpec
 from node_manager.core.status import NodeStatus
 from node_manager.runtime import metrics
+from node_manager.runtime.admins import AdminGroup
 from node_manager.runtime.agent import Agent
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.handover import Replaced
@@ -43,12 +43,19 @@ class Replacing(Protocol):
 class AgentBackend:
     """Implements `api.backend.Backend` for an agent. Every method answers at once, on the agent's loop."""
 
-    def __init__(self, agent: Agent, *, replacing: Replacing, log_lines_lost: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        replacing: Replacing,
+        log_lines_lost: Callable[[], int] = lambda: 0,
+        admins: AdminGroup | None = None,
+    ) -> None:
         self._agent = agent
         self._replacing = replacing
         self._log_lines_lost = log_lines_lost
         self._host_name = socket.gethostname()
-        self._admin_gid = _group(ADMIN_GROUP)
+        self._admins = admins or AdminGroup(ADMIN_GROUP)
 
     def status(self) -> dict[str, Any]:
         """Return the body of `/v1/status`."""
@@ -124,9 +131,9 @@ class AgentBackend:
         """Tell whether a peer with these credentials may change the node."""
         if uid == 0:
             return True
-        if self._admin_gid is not None and (gid == self._admin_gid or self._admin_gid in groups):
+        if uid == os.geteuid() and not self._agent.settings.under_systemd:
             return True
-        return uid == os.geteuid() and not self._agent.settings.under_systemd
+        return self._admins.includes(gid, groups)
 
     def _status(self) -> NodeStatus:
         agent = self._agent
@@ -136,6 +143,9 @@ class AgentBackend:
         lost = self._log_lines_lost()
         if lost:
             found["warnings"].append(f"{lost} lines of the agent's own log could not be written; events have them all")
+        trouble = self._admins.trouble()
+        if trouble is not None:
+            found["warnings"].append(trouble)
         found["warnings"].extend(self._refused_peers())
         if agent.processes.groups is None:
             found["warnings"].extend(_unenforced(agent.state.spec))
@@ -172,13 +182,6 @@ def _unenforced(spec: NodeSpec | None) -> list[str]:
         if names:
             found.append(f"{component.name}: {', '.join(names)} is not enforced: there is no delegated cgroup")
     return found
-
-
-def _group(name: str) -> int | None:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
 
 
 def _iso(wall_ns: int | None) -> str | None:

@@ -118,6 +118,7 @@ def claimants(findings: Findings, component: str) -> tuple[int, ...]:
 def expected_uid(spec: NodeSpec, accounts: Accounts) -> Callable[[str], int | None]:
     """Return the look-up of the user that each component's process must have; None: any will do."""
     users = {component.name: component.user for component in spec.components}
+    accounts.prepare(set(users.values()))
 
     def uid(component: str) -> int | None:
         if component not in users:

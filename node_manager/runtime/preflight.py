@@ -131,7 +131,7 @@ class Preflight:
         spec = flight.action.spec
         flight.at = f"the user {spec.user}"
         with suppress(AccountError):
-            self._accounts.find(spec.user)
+            self._accounts.ask_for(spec.user)
         if spec.environment_file is not None:
             flight.at = f"the environment_file {spec.environment_file.removeprefix('-')}"
             self._environment_files.look(spec.environment_file)

@@ -25,7 +25,7 @@ class Uptake:
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
         *,
-        user: str,
+        user: str | None,
         takeover: Takeover,
         post: Callable[[Event], None],
         write_last_good: Callable[[bytes], None],

@@ -1,11 +1,14 @@
 """Users are looked up in threads, and a directory of users that hangs holds nobody up for long."""
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from node_manager.core.spec import ComponentSpec, HostSpec, NodeSpec
+from node_manager.runtime import inheritance
 from node_manager.runtime.accounts import Account, AccountError, Accounts, itself
 from tests.unit.runtime.rig import BOUND_S
 
@@ -58,3 +61,51 @@ def test_who_asks_at_the_same_time_shares_the_answer(directory: Directory) -> No
     for asker in askers:
         asker.join(BOUND_S)
     assert found == [itself()] * 8
+
+
+def test_that_there_is_no_such_user_is_believed_for_the_start_that_asked() -> None:
+    """The loop, which goes on with that start, asks nobody; the next start has the host asked again."""
+    asked: list[str | None] = []
+
+    def ask(name: str | None) -> Account:
+        asked.append(name)
+        raise AccountError(errno.ENOENT, "no such user")
+
+    accounts = Accounts(ask=ask)
+    for count in (1, 2):
+        with pytest.raises(AccountError, match="no such user"):
+            accounts.ask_for("ghost")
+        with pytest.raises(AccountError, match="no such user"):
+            accounts.find("ghost")
+        assert asked == ["ghost"] * count
+
+
+def test_an_unknown_user_that_comes_is_found_at_once() -> None:
+    """What was believed of it ends with the answer that there is one."""
+    users: list[Account] = []
+
+    def ask(_name: str | None) -> Account:
+        if not users:
+            raise AccountError(errno.ENOENT, "no such user")
+        return users[0]
+
+    accounts = Accounts(ask=ask)
+    assert accounts.uid("late") is None
+    users.append(itself())
+    accounts.ask_for("late")
+    assert itself() == accounts.find("late")
+
+
+def test_all_users_of_a_configuration_are_looked_up_at_the_same_time(directory: Directory) -> None:
+    """An agent that begins, and wants to know of each, waits for one of them at most, and then for nobody."""
+    components = tuple(
+        ComponentSpec(name=name, role="r", command=("/bin/true",), user=name) for name in ("one", "two", "three")
+    )
+    accounts = Accounts(ask=directory.ask, answer_s=0.1)
+    uid = inheritance.expected_uid(NodeSpec(host=HostSpec(name="h"), roles=(), components=components), accounts)
+    until_s = time.monotonic() + BOUND_S
+    while directory.asked < len(components):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    assert [uid(component.name) for component in components] == [None] * len(components)
+    assert directory.asked == len(components)

@@ -113,9 +113,9 @@ class Nss(Accounts):
         super().__init__()
         self.answers = threading.Event()
 
-    def find(self, name: str | None) -> Account:
+    def ask_for(self, name: str | None) -> Account:
         self.answers.wait(BOUND_S)
-        return super().find(name)
+        return super().ask_for(name)
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_what_is_let_go_can_be_asked_for_again(nss: Desk) -> None:
         nss.clear(action)
     assert nss.posted == []
     nss.accounts.answers.set()
-    nss.run()
-    nss.run()
+    while len(nss.gone) < 2 and not nss.posted:  # both may come in one run
+        nss.run()
     assert nss.gone == [CHECK, PROBE]
 
 
