@@ -16,6 +16,7 @@ _SHORT_PEERS = "xce,floor-c,floor-asyncio-popen"
 def main() -> int:
     """Run; the result is the exit status."""
     args = _parser().parse_args()
+    args.tools = args.tools.absolute()  # commands run elsewhere
     places = Places(built=args.tools / "bin", installed=args.tools, ours=Path(sys.executable).parent)
     peers = (args.peers or (_SHORT_PEERS if args.short else ",".join(rounds.SUPERVISORS))).split(",")
     metrics = frozenset(args.metrics.split(",")) if args.metrics else frozenset(rounds.METRICS)

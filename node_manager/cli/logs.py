@@ -2,14 +2,21 @@
 
 A log that is not read, is full, or is gone must not touch supervision. So entries go through a bounded queue to a
 thread of their own; what does not fit, or cannot be written, is dropped and counted, and status says how much.
+
+What the loop says while it works goes over to that thread at once for a whole turn, at its end: woken for each line,
+the thread would take the interpreter from the loop at every system call that the loop makes.
 """
 
+import asyncio
 import logging
 import os
 import queue
+import re
+import select
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -30,60 +37,100 @@ class Sink:
     def __init__(self, *, descriptor: int = 2) -> None:
         self.lost = 0
         self._descriptor = descriptor
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._held: list[bytes | Write] = []
+        """What the loop has said since it last looked at its descriptors."""
         # Not queue.Queue, whose `put` takes its time, and the loop puts; so the bound is kept here.
-        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[bytes | Write | None] = queue.SimpleQueue()
         # A daemon: a thread that hangs in a pipe must not keep the agent from ending.
         self._thread = threading.Thread(target=self._run, name="xce-log", daemon=True)
         self._thread.start()
 
-    def put(self, write: Write) -> None:
-        """Have something written; never waits."""
-        if self._queue.qsize() < QUEUE_ENTRIES:
-            self._queue.put(write)
-        else:
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have what this thread says from now on handed over by its loop: once, after all that is due now."""
+        self._loop, self._loop_thread = loop, threading.get_ident()
+
+    def put(self, entry: bytes | Write) -> None:
+        """Have a line written, or what writes an entry called; never waits."""
+        if self._queue.qsize() + len(self._held) >= QUEUE_ENTRIES:
             self.lost += 1
+        elif self._loop is None or threading.get_ident() != self._loop_thread:
+            self._queue.put(entry)
+        elif self._loop.is_closed():
+            self._hand_over()
+            self._queue.put(entry)
+        else:
+            if not self._held:
+                self._loop.call_soon(self._hand_over)
+            self._held.append(entry)
 
     def line(self, text: str) -> None:
         """Have a line written to standard error."""
-        self.put(lambda: self._write(f"{text}\n".encode(errors="replace")))
+        self.put(f"{text}\n".encode(errors="replace"))
 
     def flush(self) -> None:
         """Wait until what waits now is written, within a bound."""
         written = threading.Event()
-        self.put(written.set)
+        self._hand_over()
+        self._queue.put(written.set)
         written.wait(CLOSE_TIMEOUT_S)
 
     def close(self) -> None:
         """Write what waits, within a bound."""
+        self._hand_over()
         self._queue.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
 
-    def _write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+    def _hand_over(self) -> None:
+        held, self._held = self._held, []
+        for entry in held:
+            self._queue.put(entry)
 
     def _run(self) -> None:
-        while (write := self._queue.get()) is not None:
+        for entry in self._entries():
             try:
-                write()
+                if isinstance(entry, bytes):
+                    self._write(entry)
+                else:
+                    entry()
             except Exception:  # noqa: BLE001 - whatever a log does, the agent goes on; it is counted
                 self.lost += 1
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            self.lost += data.count(b"\n")
+
+    def _entries(self) -> Iterator[bytes | Write]:
+        """What is put, until the end; lines that wait together are one, as far as a pipe takes them in one piece."""
+        lines = b""
+        while True:
+            entry = self._queue.get() if not lines or not self._queue.empty() else b""
+            if lines and (not entry or not isinstance(entry, bytes) or len(lines) + len(entry) > select.PIPE_BUF):
+                yield lines
+                lines = b""
+            if entry is None:
+                return
+            if isinstance(entry, bytes):
+                lines += entry
+            else:
+                yield entry
 
 
 def configure(*, under_systemd: bool) -> Sink:
     """Set structlog up, once, for this process; return where the entries go."""
     sink = Sink()
-    processors: list[Any] = [structlog.processors.add_log_level]
+    processors: list[Any]
     if under_systemd and _stderr_is_the_journal():
-        processors.append(JournalProcessor(journal_entry.sender(), sink))
+        processors = [structlog.processors.add_log_level, JournalProcessor(journal_entry.sender(), sink)]
     elif sys.stderr.isatty():
-        processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
-        processors.append(structlog.dev.ConsoleRenderer(pad_event_to=0))
+        stamper = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        processors = [structlog.processors.add_log_level, stamper, structlog.dev.ConsoleRenderer(pad_event_to=0)]
     else:
-        if not under_systemd:
-            processors.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
-        order = ["timestamp", "level", "event", "component"]
-        processors.append(structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True, bool_as_flag=False))
+        processors = [Logfmt(stamped=not under_systemd)]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -98,6 +145,54 @@ class _Lines:
 
     def __init__(self, sink: Sink) -> None:
         self.msg = self.info = self.warning = self.error = self.critical = self.debug = sink.line
+
+
+class Logfmt:
+    """Renders an entry as structlog's LogfmtRenderer does (level, event and component first), in a fifth of its time.
+
+    A component's restart is six lines, and a hundred of them may end in the same instant.
+    """
+
+    def __init__(self, *, stamped: bool, clock: Callable[[], int] = time.time_ns) -> None:
+        self._stamped = stamped
+        self._clock = clock
+        self._second = 0
+        self._second_text = ""
+
+    def __call__(self, _logger: object, method: str, entry: MutableMapping[str, Any]) -> str:
+        """Render one entry."""
+        texts = [f"level={method} event={_logfmt(entry.pop('event'))}"]
+        if self._stamped:
+            texts.insert(0, f"timestamp={self._now()}")
+        component = entry.pop("component", None)
+        if component is not None:
+            texts.append(f"component={_logfmt(component)}")
+        texts.extend([f"{name}={_logfmt(value)}" for name, value in entry.items()])
+        return " ".join(texts)
+
+    def _now(self) -> str:
+        second, rest_ns = divmod(self._clock(), 1_000_000_000)
+        if second != self._second:
+            self._second, self._second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._second_text}.{rest_ns // 1000:06}Z"
+
+
+_NOT_PLAIN = re.compile(r'[ ="\n]')
+
+
+def _logfmt(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if not _NOT_PLAIN.search(text):
+        return text
+    quoted = " " in text or "=" in text or '"' in text
+    if quoted:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    text = text.replace("\n", "\\n")
+    return f'"{text}"' if quoted else text
 
 
 class JournalProcessor:

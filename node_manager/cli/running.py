@@ -200,6 +200,7 @@ class _Daemon:
     def _run(self, begin: Callable[[], None]) -> int:
         loop, agent = self._loop, self._agent
         loop.set_exception_handler(self._broken)
+        self._sink.attach(loop)
         try:
             loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
             loop.add_signal_handler(signal.SIGINT, agent.stop, "SIGINT")

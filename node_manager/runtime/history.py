@@ -8,6 +8,7 @@ within the window, each further one takes the place of the last, with a `count`.
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from node_manager.core.actions import Log
@@ -143,4 +144,10 @@ def _bounded(value: str | int | bool | None) -> str | int | bool | None:
 
 def _iso(wall_ns: int) -> str:
     seconds, rest_ns = divmod(wall_ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns // 1_000_000:03d}Z"
+    return f"{_second(seconds)}.{rest_ns // 1_000_000:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    """What comes at once comes in the same second mostly."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

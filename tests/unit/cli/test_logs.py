@@ -1,11 +1,14 @@
 """The agent's own log never touches supervision."""
 
+import asyncio
 import os
+import select
 import socket
 import struct
 import sys
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ import structlog
 
 from node_manager.cli import journal_entry
 from node_manager.cli.journal_entry import MAX_VALUE_BYTES
-from node_manager.cli.logs import QUEUE_ENTRIES, JournalProcessor, Sink
+from node_manager.cli.logs import QUEUE_ENTRIES, JournalProcessor, Logfmt, Sink
 
 
 def test_lines_are_written_in_order_and_flushed_at_the_end() -> None:
@@ -30,6 +33,88 @@ def test_lines_are_written_in_order_and_flushed_at_the_end() -> None:
         lines = pipe.read().decode().splitlines()
     assert lines == [f"line {n} é?" for n in range(100)]
     assert sink.lost == 0
+
+
+def test_what_the_loop_says_in_one_turn_goes_over_at_once() -> None:
+    """The thread is not woken within a turn. What other threads say, and what is left at the end, comes too."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    sink = Sink(descriptor=writing)
+    loop = asyncio.new_event_loop()
+    sink.attach(loop)
+    within: list[str] = []
+
+    def turn() -> None:
+        sink.line("one")
+        other = threading.Thread(target=sink.line, args=("of another thread",))
+        other.start()
+        other.join()
+        assert select.select([reading], [], [], 20)[0], "nothing of another thread"
+        within.append(os.read(reading, 100).decode())
+        sink.line("two")
+        loop.call_soon(later)
+
+    def later() -> None:
+        assert select.select([reading], [], [], 20)[0], "nothing after the turn"
+        within.append(os.read(reading, 100).decode())
+        loop.stop()
+
+    loop.call_soon(turn)
+    loop.run_forever()
+    sink.line("left")
+    loop.close()
+    sink.line("at the end")
+    sink.close()
+    os.close(writing)
+    os.set_blocking(reading, True)
+    with os.fdopen(reading, "rb") as pipe:
+        rest = pipe.read().decode()
+    assert within == ["of another thread\n", "one\ntwo\n"]
+    assert rest == "left\nat the end\n"
+
+
+def test_what_the_loop_says_is_bounded_before_it_goes_over() -> None:
+    """A turn that says more than the queue holds loses the rest, counted."""
+    reading, writing = os.pipe()
+    sink = Sink(descriptor=writing)
+    loop = asyncio.new_event_loop()
+    sink.attach(loop)
+    for _ in range(QUEUE_ENTRIES + 3):
+        sink.line("x")
+    assert sink.lost == 3
+    loop.close()
+    os.close(reading)
+    sink.close()
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "value", ["a", 'a"b', "a b", "a=b", "a\\b", "a \\b", "a\nb", 'q"\\\n', "", None, True, False, 3, "é"]
+)
+@pytest.mark.parametrize("component", [None, "worker", "two words"])
+def test_lines_are_what_structlog_makes_of_them(value: object, component: str | None) -> None:
+    """Whoever reads the log with logfmt's rules reads the same: quotes, escapes, booleans, nothing for None."""
+    reference = structlog.processors.LogfmtRenderer(
+        key_order=["timestamp", "level", "event", "component"], drop_missing=True, bool_as_flag=False
+    )
+    entry = {"event": "component.exited", "component": component, "detail": value, "generation": 1}
+    assert reference(None, "info", {"level": "info"} | entry) == Logfmt(stamped=False)(None, "info", dict(entry))
+
+
+def test_a_line_begins_with_its_time() -> None:
+    """In UTC, with microseconds, also across the end of a second."""
+    moment = int(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000_000
+    times = iter((moment + 7_999, moment + 999_999_999, moment + 1_000_000_000))
+    render = Logfmt(stamped=True, clock=lambda: next(times))
+    lines = [render(None, "warning", {"event": "x"}) for _ in range(3)]
+    assert [
+        f"timestamp={stamp} level=warning event=x"
+        for stamp in (
+            "2026-12-31T23:59:59.000007Z",
+            "2026-12-31T23:59:59.999999Z",
+            "2027-01-01T00:00:00.000000Z",
+        )
+    ] == lines
 
 
 def test_a_log_that_is_not_read_blocks_nobody() -> None:
