@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from node_manager.cli.daemon import print_problems
-from node_manager.config.load import ConfigInvalid, Problem, Sources, load, user_problem
+from node_manager.config.load import ConfigInvalid, Sources, load, user_problem
 from node_manager.config.sources import MAX_FILE_BYTES, yaml_files
 from node_manager.core.spec import NodeSpec
 from node_manager.runtime import files, kernel
@@ -68,20 +68,37 @@ class Places:
         return self.unit_drop_ins / "50-root.conf"
 
 
-def bootstrap(args: argparse.Namespace, sources: Sources) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A boot configuration, and where it is from: what is wrong with it is wrong there."""
+
+    text: bytes
+    origin: str
+    has_lines: bool = True
+    """Whether its lines are those of its origin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What cloud-init knows of this instance."""
+
+    path: Path
+    content: dict[str, Any]
+
+
+def bootstrap(args: argparse.Namespace, sources: Sources, places: Places) -> int:
     """Run the command; return its exit status."""
     if os.geteuid() != 0:
         print("cannot bootstrap this host: run as root", file=sys.stderr)
         return EX_NOT_SO
     try:
-        places = Places()
         metadata = _metadata(places)
         if args.identity:
             refresh_identity(sources, _instance_id(metadata))
             return EX_OK
-        text = _text(args, sources, metadata)
-        spec, identity = complete(sources, text, _instance_id(metadata), provided=metadata is not None)
-        changed = write(sources, text, identity, gid=_gid())
+        given = _given(args, sources, metadata)
+        spec, identity = complete(sources, given, _instance_id(metadata), provided=metadata is not None)
+        changed = write(sources, given.text, identity, gid=_gid())
         return _service(spec, places, changed=changed)
     except ConfigInvalid as error:
         status = print_problems(error)
@@ -98,50 +115,51 @@ def bootstrap(args: argparse.Namespace, sources: Sources) -> int:
 # --- the configuration ----------------------------------------------------------------------------------------------
 
 
-def _text(args: argparse.Namespace, sources: Sources, metadata: dict[str, Any] | None) -> bytes:
+def _given(args: argparse.Namespace, sources: Sources, metadata: Metadata | None) -> Given:
     """Return the boot configuration as it is given. Raises BootstrapError."""
     if args.stdin:
         text: bytes = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:
             raise BootstrapError(f"cannot take the configuration from standard input: more than {MAX_FILE_BYTES} bytes")
-        return text
+        return Given(text=text, origin="standard input")
     if args.metadata:
         return configuration_of(metadata)
     path: Path = args.file or sources.config
     try:
-        return files.read(path, MAX_FILE_BYTES)
+        return Given(text=files.read(path, MAX_FILE_BYTES), origin=str(path))
     except OSError as error:
         hint = "" if args.file else "; write it first, or give it with --file, --stdin or --metadata"
         raise BootstrapError(f"cannot read the configuration {path}: {kernel.explain(error)}{hint}") from error
 
 
-def configuration_of(metadata: dict[str, Any] | None) -> bytes:
+def configuration_of(metadata: Metadata | None) -> Given:
     """Return the boot configuration that the instance's metadata carry. Raises BootstrapError."""
     if metadata is None:
         raise BootstrapError("cannot take the configuration from metadata: cloud-init has left none on this host")
-    found = _below(metadata, "ds", "meta_data")
+    origin = f"{metadata.path}, {METADATA_KEY}"
+    found = _below(metadata.content, "ds", "meta_data")
     for holder in (found, found.get("attributes"), found.get("tags")):
         value = holder.get(METADATA_KEY) if isinstance(holder, dict) else None
         if isinstance(value, str):
-            return value.encode()
+            return Given(text=value.encode(), origin=origin)
         if isinstance(value, dict):
-            return json.dumps(value, indent=1).encode()  # which is YAML
+            return Given(text=json.dumps(value, indent=1).encode(), origin=origin, has_lines=False)  # which is YAML
     raise BootstrapError(f"cannot take the configuration from metadata: they have no key {METADATA_KEY}")
 
 
-def complete(sources: Sources, text: bytes, instance_id: str | None, *, provided: bool) -> tuple[NodeSpec, str | None]:
+def complete(sources: Sources, given: Given, instance_id: str | None, *, provided: bool) -> tuple[NodeSpec, str | None]:
     """Validate this text together with the drop-ins; return it, and the instance id that is to be added to it.
 
     `provided`: a provider made this host. Raises ConfigInvalid, BootstrapError.
     """
     with tempfile.TemporaryDirectory(prefix="xce-bootstrap-") as place:
         trial = replace(sources, config=Path(place) / sources.config.name)
-        trial.config.write_bytes(text)
+        trial.config.write_bytes(given.text)
         trial.drop_in_dir.mkdir()
         for drop_in in yaml_files(sources.drop_in_dir):
             if drop_in.name != INSTANCE_FILE:
                 shutil.copyfile(drop_in, trial.drop_in_dir / drop_in.name)
-        spec = _load(trial, sources)
+        spec = _load(trial, sources, given)
         if spec.host.instance_id is not None:
             return spec, None
         if instance_id is None:
@@ -152,7 +170,7 @@ def complete(sources: Sources, text: bytes, instance_id: str | None, *, provided
                 )
             return spec, None
         (trial.drop_in_dir / INSTANCE_FILE).write_text(_identity_text(instance_id), encoding="utf-8")
-        return _load(trial, sources), instance_id
+        return _load(trial, sources, given), instance_id
 
 
 def refresh_identity(sources: Sources, instance_id: str | None) -> None:
@@ -164,8 +182,8 @@ def refresh_identity(sources: Sources, instance_id: str | None) -> None:
         return
     drop_in = sources.drop_in_dir / INSTANCE_FILE
     try:
-        text = files.read(sources.config, MAX_FILE_BYTES)
-        _spec, missing = complete(sources, text, instance_id, provided=True)
+        given = Given(text=files.read(sources.config, MAX_FILE_BYTES), origin=str(sources.config))
+        _spec, missing = complete(sources, given, instance_id, provided=True)
         wanted = missing is not None
     except (ConfigInvalid, BootstrapError, OSError):
         wanted = drop_in.exists()
@@ -176,19 +194,23 @@ def refresh_identity(sources: Sources, instance_id: str | None) -> None:
         drop_in.unlink(missing_ok=True)
 
 
-def _load(trial: Sources, sources: Sources) -> NodeSpec:
+def _load(trial: Sources, sources: Sources, given: Given) -> NodeSpec:
     """Validate, and name in every problem the file that the operator knows."""
     try:
         return load(trial)
     except ConfigInvalid as error:
         place, meant = str(trial.config.parent), str(sources.config.parent)
+
+        def known(text: str) -> str:
+            return text.replace(str(trial.config), given.origin).replace(place, meant)
+
         problems = [
-            Problem(
-                file=problem.file.replace(place, meant, 1),
-                line=problem.line,
-                field=problem.field,
-                problem=problem.problem.replace(place, meant),
-                remedy=problem.remedy.replace(place, meant),
+            replace(
+                problem,
+                file=known(problem.file),
+                line=problem.line if given.has_lines or problem.file != str(trial.config) else 0,
+                problem=known(problem.problem),
+                remedy=known(problem.remedy),
             )
             for problem in error.problems
         ]
@@ -258,7 +280,7 @@ def _gid() -> int:
 # --- metadata -------------------------------------------------------------------------------------------------------
 
 
-def _metadata(places: Places) -> dict[str, Any] | None:
+def _metadata(places: Places) -> Metadata | None:
     """Return what cloud-init knows of this instance, None where there is no cloud-init. Raises BootstrapError."""
     for path in places.instance_data:
         try:
@@ -268,12 +290,12 @@ def _metadata(places: Places) -> dict[str, Any] | None:
         except (OSError, ValueError) as error:
             raise BootstrapError(f"cannot read the instance's metadata {path}: {error}") from error
         if isinstance(found, dict):
-            return found
+            return Metadata(path=path, content=found)
     return None
 
 
-def _instance_id(metadata: dict[str, Any] | None) -> str | None:
-    found = _below(metadata or {}, "v1").get("instance_id")
+def _instance_id(metadata: Metadata | None) -> str | None:
+    found = _below(metadata.content if metadata is not None else {}, "v1").get("instance_id")
     return str(found) if found and str(found).lower() not in _NO_INSTANCES else None
 
 

@@ -65,9 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return replay(args.file)
         case "bootstrap":
-            from node_manager.cli.bootstrap import bootstrap
+            from node_manager.cli.bootstrap import Places, bootstrap
 
-            return bootstrap(args, _sources(args))
+            return bootstrap(args, _sources(args), Places())
         case "conformance":
             from node_manager.cli.conformance import conformance
 

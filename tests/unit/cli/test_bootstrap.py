@@ -1,12 +1,17 @@
 """What `xce-node-manager bootstrap` makes of a configuration and of an instance's metadata, without a systemd."""
 
+import argparse
+import io
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from node_manager.cli import bootstrap, daemon
-from node_manager.cli.bootstrap import INSTANCE_FILE, BootstrapError
+from node_manager.cli.bootstrap import INSTANCE_FILE, BootstrapError, Given, Metadata, Places
 from node_manager.config.load import ConfigInvalid, Sources
 
 ROLE = "role: r\nuser: inherit\ncomponents: {c: {command: [sleep, '60'], log: inherit}}\n"
@@ -22,6 +27,11 @@ def sources(tmp_path: Path) -> Sources:
     return Sources(config=config, roles_dirs=(tmp_path / "roles",), runtime_dir=tmp_path, state_dir=tmp_path)
 
 
+def given(text: bytes) -> Given:
+    """A configuration from somewhere."""
+    return Given(text=text, origin="somewhere")
+
+
 def written(sources: Sources) -> dict[str, str]:
     """What stands in the place of the configuration."""
     root = sources.config.parent
@@ -30,7 +40,7 @@ def written(sources: Sources) -> dict[str, str]:
 
 def put(sources: Sources, text: bytes, instance_id: str | None = None, *, provided: bool = False) -> bool:
     """Complete and write; return whether anything was changed."""
-    _spec, identity = bootstrap.complete(sources, text, instance_id, provided=provided)
+    _spec, identity = bootstrap.complete(sources, given(text), instance_id, provided=provided)
     return bootstrap.write(sources, text, identity, gid=os.getegid())
 
 
@@ -83,18 +93,58 @@ def test_an_image_without_an_identity_gets_one(sources: Sources) -> None:
 def test_a_provided_host_without_an_identity_is_refused(sources: Sources, text: bytes, provided: bool) -> None:
     """Its successor of the same name could not be told from it."""
     with pytest.raises(BootstrapError, match=r"host\.instance_id"):
-        bootstrap.complete(sources, text, None, provided=provided)
+        bootstrap.complete(sources, given(text), None, provided=provided)
 
 
-def test_a_problem_names_the_file_that_will_be(sources: Sources) -> None:
-    """Not the one of the trial; and drop-ins are part of the trial."""
+def test_a_drop_in_is_part_of_the_trial(sources: Sources) -> None:
+    """Problems name it and the origin of the configuration, neither of them as the trial has it."""
     sources.drop_in_dir.mkdir(parents=True)
     (sources.drop_in_dir / "50-site.yaml").write_text("rolse: []\n")
     with pytest.raises(ConfigInvalid) as wrong:
-        bootstrap.complete(sources, b"version: 1\nroles: [r, s]\n", None, provided=False)
-    assert {str(sources.config), str(sources.drop_in_dir / "50-site.yaml")} == {
+        bootstrap.complete(sources, given(b"version: 1\nroles: [r, s]\n"), None, provided=False)
+    assert {"somewhere", str(sources.drop_in_dir / "50-site.yaml")} == {
         problem.file for problem in wrong.value.problems
     }
+
+
+WRONG = "version: 1\nroles: [r]\nhots: {}\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the command is root's")
+@pytest.mark.parametrize("origin", ["file", "standard input", "metadata", "metadata, a mapping", "in place"])
+def test_what_is_wrong_is_wrong_where_it_was_given(
+    sources: Sources,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    origin: str,
+) -> None:
+    """With the file that the operator named, its line and its field; not with the one that it would become."""
+    file, metadata = tmp_path / "mine.yaml", tmp_path / "instance-data.json"
+    args = argparse.Namespace(
+        file=None, stdin=origin == "standard input", metadata="metadata" in origin, identity=False
+    )
+    place = {
+        "file": f"{file}:3",
+        "standard input": "standard input:3",
+        "metadata": f"{metadata}, xce-node-manager:3",
+        "metadata, a mapping": f"{metadata}, xce-node-manager",
+        "in place": f"{sources.config}:3",
+    }[origin]
+    if origin == "file":
+        args.file = file
+    file.write_text(WRONG)
+    value = yaml.safe_load(WRONG) if "mapping" in origin else WRONG
+    metadata.write_text(json.dumps({"ds": {"meta_data": {"xce-node-manager": value}}}))
+    if origin == "in place":
+        sources.config.parent.mkdir()
+        sources.config.write_text(WRONG)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(WRONG.encode())))
+    assert bootstrap.bootstrap(args, sources, Places(instance_data=(metadata,))) == 78
+    said = capsys.readouterr().err
+    assert f"{place}: hots: unknown field" in said
+    assert "xce-bootstrap-" not in said
+    assert (origin == "in place") == (str(sources.config) in said) == sources.config.exists()
 
 
 @pytest.mark.parametrize(
@@ -105,17 +155,20 @@ def test_a_problem_names_the_file_that_will_be(sources: Sources) -> None:
         {"ds": {"meta_data": {"tags": {"xce-node-manager": PLAIN.decode()}}}},
     ],
 )
-def test_metadata_carry_a_configuration(sources: Sources, metadata: dict[str, object]) -> None:
+def test_metadata_carry_a_configuration(sources: Sources, metadata: dict[str, Any]) -> None:
     """As text or as a mapping, where providers put what a user adds."""
-    spec, _identity = bootstrap.complete(sources, bootstrap.configuration_of(metadata), None, provided=False)
+    found = bootstrap.configuration_of(Metadata(path=Path("instance-data.json"), content=metadata))
+    spec, _identity = bootstrap.complete(sources, found, None, provided=False)
     assert spec.roles == ("r",)
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"ds": None}, {"ds": {"meta_data": {"xce-node-manager": 5}}}])
-def test_metadata_without_a_configuration(metadata: dict[str, object] | None) -> None:
+def test_metadata_without_a_configuration(metadata: dict[str, Any] | None) -> None:
     """A sentence, whatever shape they have."""
     with pytest.raises(BootstrapError, match="cannot take the configuration from metadata"):
-        bootstrap.configuration_of(metadata)
+        bootstrap.configuration_of(
+            None if metadata is None else Metadata(path=Path("instance-data.json"), content=metadata)
+        )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the command is root's")
