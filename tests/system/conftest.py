@@ -15,8 +15,10 @@ from tests.system.machine import Machine
 
 CACHE = "XCE_TEST_CACHE"
 """Where the root file system is kept between runs; by default below the user's cache directory."""
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 """For one test on a busy machine; the first one makes the root file system too, which fetches packages."""
+TIMES = "times"
+"""The property under which a test records how long something took, in words."""
 _HERE = Path(__file__).parent
 _NEEDED = ("mmdebstrap", "unshare", "nsenter", "setpriv", "dpkg-deb")
 
@@ -42,6 +44,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for machine in _running:
             report.sections.append((f"journal of {machine.name}", machine.journal("--lines=300")))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the times that tests have recorded."""
+    measured = [
+        (report.nodeid.rpartition("::")[2], value)
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == TIMES and report.when == "call"
+    ]
+    if measured:
+        terminalreporter.section("after the boot has begun")
+    for name, value in measured:
+        terminalreporter.line(f"{name}: {value}")
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +110,7 @@ def root(able: None) -> Path:  # noqa: ARG001 - likewise
     """The root file system without the package."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = os.environ.get(CACHE) or str(home / "xce-node-manager")
-    done = subprocess.run([_HERE / "make-root.sh", cache], check=True, stdout=subprocess.PIPE, text=True, timeout=900)
+    done = subprocess.run([_HERE / "make-root.sh", cache], check=True, stdout=subprocess.PIPE, text=True, timeout=1500)
     return Path(done.stdout.strip())
 
 

@@ -49,7 +49,7 @@ class Emulator:
         subprocess.run(
             ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _BUILD, "build"]
             + [str(word) for word in (upper, root, mount, self._disk, f"{SIZE_MIB}M")],
-            check=True, stdout=subprocess.DEVNULL, timeout=300,
+            check=True, stdout=subprocess.DEVNULL, timeout=900,
         )  # fmt: skip
 
     def lines(self) -> Generator[str, None, None]:

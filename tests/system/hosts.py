@@ -58,6 +58,11 @@ def run_controller(machine: Machine) -> None:
     )
 
 
+def job(machine: Machine) -> str:
+    """The pid of the users' job that runs, "" where there is none; of several, a line each."""
+    return machine.run("pgrep", "-x", "sleep", ok=None).stdout.strip()
+
+
 def component(status: dict[str, Any], name: str) -> dict[str, Any]:
     """A component in a status, {} where there is none of this name."""
     return next((one for one in status.get("components", []) if one["name"] == name), {})

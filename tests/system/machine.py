@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 BOUND_S = 180.0
 """Longest wait for something that takes seconds at most on an idle machine; a busy one fails no test."""
+LONG_S = 600.0
+"""The same for what a package manager does."""
 LOOK_S = 0.1
 UNIT = "xce-node-manager.service"
 CONFIG = "/etc/xce/node-manager.yaml"
@@ -180,9 +182,30 @@ class Machine:
             return "(it is off)"
         return self.run("journalctl", "--no-pager", "-o", "short-monotonic", *arguments, ok=None).stdout
 
+    def entries(self, *matches: str) -> list[dict[str, Any]]:
+        """What the journal has, the oldest first; what was just said may not be in it yet."""
+        out = self.run("journalctl", "--quiet", "--output=json", "--", *matches, ok=None).stdout
+        return [json.loads(line) for line in out.splitlines()]
+
+    def wait_journal(self, text: str, *arguments: str) -> None:
+        """Wait until the journal has it: what was said reaches it later than whom it was said to."""
+        wait_until(lambda: text in self.journal(*arguments), f"{text!r} is in the journal of {self.name}")
+
     def property(self, name: str, unit: str = UNIT) -> str:
-        """What systemd says of a unit."""
-        return self.run("systemctl", "show", "--value", "--property", name, unit).stdout.strip()
+        """What systemd says of a unit; while it is executed anew it says nothing."""
+        command = ("systemctl", "show", "--value", "--property", name, unit)
+
+        def answered() -> subprocess.CompletedProcess[str] | None:
+            done = self.run(*command, ok=None)
+            return done if done.returncode == 0 else None
+
+        done = wait_until(answered, f"systemd of {self.name} answers")
+        assert done is not None
+        return done.stdout.strip()
+
+    def wait_property(self, name: str, value: str, unit: str = UNIT) -> None:
+        """Wait until systemd says it: what an agent tells systemd comes there later."""
+        wait_until(lambda: self.property(name, unit) == value, f"{name} of {unit} is {value}")
 
     # --- the node manager -------------------------------------------------------------------------------------------
 
@@ -191,7 +214,7 @@ class Machine:
         done = self.run("xce-nodectl", *arguments, ok=ok)
         return done.stdout + done.stderr
 
-    def status(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, Any]:
         """The agent's answer, {} where there is none."""
         done = self.run("xce-nodectl", "status", "--json", ok=None)
         found: dict[str, Any] = json.loads(done.stdout) if done.returncode in {0, 1} and done.stdout else {}
@@ -203,7 +226,7 @@ class Machine:
 
         def seen() -> bool:
             nonlocal found
-            found = self.status()
+            found = self.asked()
             return bool(found) and bool(look(found))
 
         try:
@@ -212,13 +235,28 @@ class Machine:
             raise AssertionError(f"{error}\n{json.dumps(found, indent=1)}\n{self.journal('-u', UNIT)}") from error
         return found
 
+    def status(self) -> dict[str, Any]:
+        """The agent's answer; waits for one."""
+        return self.wait_status(bool, f"the agent of {self.name} answers")
+
     def ready(self) -> dict[str, Any]:
         """Wait until everything that should run is ready; return the status."""
         return self.wait_status(lambda status: status["node"]["ready"], f"{self.name} is ready")
 
+    def running(self) -> dict[str, Any]:
+        """Wait until everything has a process and is ready, also what waits for others; return the status."""
+        return self.wait_status(
+            lambda status: status["components"] and all(one["pid"] and one["ready"] for one in status["components"]),
+            f"everything of {self.name} runs",
+        )
+
     def pids(self) -> dict[str, int | None]:
         """The pid of each component."""
-        return {component["name"]: component["pid"] for component in self.status()["components"]}
+        return _pids(self.status())
+
+    def keeps(self, pids: dict[str, int | None]) -> None:
+        """Wait until the agent is in charge of exactly these processes: a pid that was lost does not come back."""
+        self.wait_status(lambda status: _pids(status) == pids, f"{self.name} has the processes {pids}")
 
     def alive(self, pid: int | None) -> bool:
         """Whether this process lives inside."""
@@ -227,6 +265,10 @@ class Machine:
     def agent_pid(self) -> int:
         """The agent's pid inside, 0 where there is none."""
         return int(self.property("MainPID"))
+
+
+def _pids(status: dict[str, Any]) -> dict[str, int | None]:
+    return {component["name"]: component["pid"] for component in status["components"]}
 
 
 def _cgroup_mount() -> Path:

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+LONG_S = 900.0
+"""For what takes seconds on an idle machine."""
 _HERE = Path(__file__).parent
 _TREE = _HERE.parent.parent
 _COMPONENTS = ("controller", "scheduler", "worker", "apiserver", "lease-keeper", "provisioner")
@@ -22,7 +24,7 @@ GIVEN = "XCE_SYSTEM_PACKAGE"
 def build(place: Path) -> None:
     """Build the package from this tree into a new directory."""
     place.mkdir()
-    subprocess.run([_TREE / "packaging" / "build-deb.sh", place], check=True, stdout=subprocess.DEVNULL, timeout=600)
+    subprocess.run([_TREE / "packaging" / "build-deb.sh", place], check=True, stdout=subprocess.DEVNULL, timeout=LONG_S)
 
 
 def layer(root: Path, package: Path, place: Path) -> Path:
@@ -31,7 +33,7 @@ def layer(root: Path, package: Path, place: Path) -> Path:
         (place / name).mkdir(parents=True)
     subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _INSTALL, "install", root, place, package],
-        check=True, stdout=subprocess.DEVNULL, timeout=300,
+        check=True, stdout=subprocess.DEVNULL, timeout=LONG_S,
     )  # fmt: skip
     upper = place / "upper"
     programs = upper / "usr" / "local" / "bin"
@@ -50,7 +52,7 @@ def remade(package: Path, place: Path, version: str, *, prologue: str = "") -> P
     """Make another version of a package: the same program, but for its version and a prologue in the daemon."""
     place.mkdir(exist_ok=True)
     tree = place / version
-    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True, timeout=60)
+    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True, timeout=LONG_S)
     program = tree / "usr" / "lib" / "xce-node-manager" / "package"
     old = (program / "VERSION").read_text(encoding="ascii").strip()
     (program / "VERSION").write_text(f"{version}-1\n", encoding="ascii")
@@ -65,7 +67,7 @@ def remade(package: Path, place: Path, version: str, *, prologue: str = "") -> P
     made = place / f"xce-node-manager_{version}.deb"
     subprocess.run(
         ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, made],
-        check=True, stdout=subprocess.DEVNULL, timeout=60,
+        check=True, stdout=subprocess.DEVNULL, timeout=LONG_S,
     )  # fmt: skip
     shutil.rmtree(tree)
     return made

@@ -29,7 +29,7 @@ def test_one_command_from_the_package_to_ready(machine: Machine) -> None:
 def test_again_and_again_without_harm(machine: Machine) -> None:
     """The same configuration again changes nothing; another one is taken up by the agent that runs."""
     bootstrap(machine, "manager")
-    machine.wait_status(lambda found: all(one["pid"] for one in found["components"]), "everything has a pid")
+    machine.running()
     before, agent = machine.pids(), machine.agent_pid()
     written = machine.shell(f"stat -c %Y.%i {CONFIG}")
     bootstrap(machine, "manager")
@@ -46,7 +46,7 @@ def test_a_role_that_needs_root(machine: Machine) -> None:
     But for a leased component: a fuse obeys its own user alone, and so another one has to guard another run.
     """
     bootstrap(machine, "manager")
-    machine.wait_status(lambda found: all(one["pid"] for one in found["components"]), "everything has a pid")
+    machine.running()
     before = machine.pids()
     assert "runs as root" in bootstrap(machine, "manager", "worker")
     machine.wait_status(lambda found: len(found["components"]) == 3 and found["node"]["ready"], "the worker is ready")

@@ -1,12 +1,14 @@
 """Machines that get their configuration from cloud-init, in every order in which that can happen."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.system.conftest import Make
+from tests.system.conftest import TIMES, Make
 from tests.system.hosts import COMPONENTS, boot_configuration, run_controller
 from tests.system.machine import CONFIG, UNIT, Machine, wait_until
 
@@ -59,14 +61,31 @@ def in_order(machine: Machine) -> dict[str, Any]:
     return status
 
 
+def times(machine: Machine, *components: str) -> str:
+    """When the service and each component was ready for the first time, in seconds after systemd had begun."""
+    begun_us = int(machine.shell("systemctl show --value --property UserspaceTimestampMonotonic"))
+
+    def ready(component: str) -> int:
+        matches = ("XCE_EVENT=component.readiness_changed", f"XCE_COMPONENT={component}")
+        first = wait_until(lambda: machine.entries(*matches), f"the journal knows that {component} was ready")[0]
+        return int(first["__MONOTONIC_TIMESTAMP"])
+
+    points = {"READY=1": int(machine.property("ActiveEnterTimestampMonotonic"))}
+    points |= {f"{component} ready": ready(component) for component in components}
+    return ", ".join(f"{what} {(at_us - begun_us) / 1e6:.1f} s" for what, at_us in points.items())
+
+
 def write_files(*roles: str, **how: Any) -> list[dict[str, Any]]:
     """The part of user data that writes the configuration."""
     return [{"path": CONFIG, "content": yaml.safe_dump(boot_configuration(*roles)), **how}]
 
 
 @pytest.mark.parametrize("role", COMPONENTS)
-def test_the_sample_of_a_role(make_machine: Make, role: str) -> None:
-    """The package in an image, the shipped user data, a boot: the host is ready, and knows which instance it is."""
+def test_the_sample_of_a_role(make_machine: Make, role: str, record_property: Callable[[str, object], None]) -> None:
+    """The package in an image, the shipped user data, a boot: the host is ready, and knows which instance it is.
+
+    How long that took is printed at the end of the run.
+    """
     user_data = yaml.safe_load((SAMPLES / f"{role}.yaml").read_text(encoding="utf-8"))
     if role == "reverse-proxy":
         content = yaml.safe_load(user_data["write_files"][1]["content"])
@@ -79,8 +98,9 @@ def test_the_sample_of_a_role(make_machine: Make, role: str) -> None:
         run_controller(machine)
     status = in_order(machine)
     assert (status["node"]["instance_id"], status["node"]["name"]) == (INSTANCE, "m1")
-    answer = machine.shell("curl --silent --unix-socket /run/xce/node-manager/status.sock http://localhost/v1/ready")
-    assert "ready" in answer
+    command = "curl --silent --fail --unix-socket /run/xce/node-manager/status.sock http://localhost/v1/ready"
+    assert json.loads(machine.shell(command)) == {"ready": True, "reasons": []}
+    record_property(TIMES, times(machine, *COMPONENTS[role]))
 
 
 def test_write_files_and_an_enabled_unit(make_machine: Make) -> None:

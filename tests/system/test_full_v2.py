@@ -53,7 +53,7 @@ def report(package: Path, place: Path) -> Iterator[Report]:
         pytest.skip(f"{PROGRAM} or mke2fs not installed: run packaging/system-setup.sh")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = os.environ.get(CACHE) or str(home / "xce-node-manager")
-    done = subprocess.run([_HERE / "make-vm.sh", cache], check=True, stdout=subprocess.PIPE, text=True, timeout=900)
+    done = subprocess.run([_HERE / "make-vm.sh", cache], check=True, stdout=subprocess.PIPE, text=True, timeout=1500)
     root = Path(done.stdout.strip())
     packages.layer(root, package, place / "emulated")
     made = Report(Emulator(root, place / "emulated" / "upper", place / "machine"))

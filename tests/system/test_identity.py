@@ -32,13 +32,13 @@ def test_a_decommissioned_host_does_not_rejoin(machine: Machine) -> None:
     serve(machine, "worker")
     machine.shell("xce-reference ctl decommission m1")
     machine.wait_status(out, "the worker is stopped for good")
-    assert hosts(machine) == {"i-1": "decommissioned"}
+    wait_until(lambda: hosts(machine) == {"i-1": "decommissioned"}, "the cluster has it in its register")
 
     machine.run("systemctl", "stop", UNIT)
     machine.shell(f"rm {MEMORY}/*")
     machine.run("systemctl", "start", UNIT)
     machine.wait_status(out, "the cluster has refused it")
-    assert "rejoin refused: this host is decommissioned" in machine.journal("-u", UNIT)
+    machine.wait_journal("rejoin refused: this host is decommissioned", "-u", UNIT)
 
     machine.run("systemctl", "stop", UNIT)
     configure(machine, "worker", instance_id="i-2")
@@ -72,8 +72,8 @@ def test_a_clone_of_a_decommissioned_host(make_machine: Make, installed: tuple[A
     if by == "machine id":  # machine-id(5): what an image has to have there
         clone.prepare("/etc/machine-id", "")
     clone.boot()
-    clone.wait_status(lambda found: worker(found).get("state") == "running", "the new instance works")
-    assert clone.status()["host"]["state"] == "active"
+    found = clone.wait_status(lambda found: worker(found).get("state") == "running", "the new instance works")
+    assert found["host"]["state"] == "active"
     clone.kill()
 
     old.boot()

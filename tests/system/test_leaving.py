@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.system.hosts import boot_configuration, serve, worker
+from tests.system.hosts import boot_configuration, job, serve, worker
 from tests.system.machine import CONFIG, UNIT, Machine, wait_until
 
 EVERYTHING = ("manager", "worker")
-NOTICE_S = 120
-"""What a provider gives."""
+NOTICE_S = 300
+"""More than the 120 s that providers give, as the machine may be very busy."""
+JOB_S = 20
+"""Long enough to be seen while it runs."""
 SHORT_S = 24
 """For what happens at the deadline itself."""
 
@@ -37,16 +39,17 @@ def registered(machine: Machine) -> str | None:
 def test_a_spot_reclaim_is_one_command(machine: Machine) -> None:
     """Drained, stopped and reported well within the provider's notice, with the job run to its end."""
     serve(machine, *EVERYTHING)
-    submit(machine, 5)
+    submit(machine, JOB_S)
     machine.ctl("drain", f"--deadline={NOTICE_S}s", "--reason", "spot reclaim")
-    deadline_ns = machine.status()["host"]["deadline_ns"]
-    assert machine.status()["host"]["reason"] == "spot reclaim"
+    told = machine.status()["host"]
+    assert told["reason"] == "spot reclaim"
     machine.run("xce-nodectl", "wait", "--for", "drained", f"--timeout={NOTICE_S}s", bound_s=NOTICE_S + 60)
     wait_until(lambda: registered(machine) == "drained", "the cluster has the last report")
     found = machine.wait_status(lambda found: worker(found)["state"] == "stopped", "the worker has stopped")
-    assert found["now_ns"] < deadline_ns
+    assert found["now_ns"] < told["deadline_ns"]
     assert worker(found)["rule"] == "drained"
-    assert [(job["state"], job["outcome"]) for job in asked(machine, "jobs")] == [("ended", "exit 0")]
+    (last,) = wait_until(lambda: asked(machine, "jobs"), "the controller says what became of the job")
+    assert (last["state"], last["outcome"]) == ("ended", "exit 0")
 
 
 @pytest.mark.parametrize("policy", ["kill", "leave"])
@@ -62,13 +65,12 @@ def test_a_job_that_outlasts_the_notice(machine: Machine, policy: str) -> None:
     if policy == "kill":
         machine.wait_status(lambda found: worker(found)["state"] == "stopped", "the worker has stopped")
         assert "5 s are kept for the last report" in machine.ctl("events")
-        assert machine.run("pgrep", "-x", "sleep", ok=1).stdout == ""
+        assert job(machine) == ""
         machine.wait_status(lambda found: found["host"]["state"] == "drained", "the host is drained")
     else:
-        machine.wait_status(lambda found: "deadline has passed" in str(found), "status says so")
-        assert worker(machine.status())["pid"] == before
-        assert machine.status()["host"]["state"] == "draining"
-        assert machine.run("pgrep", "-x", "sleep").stdout
+        found = machine.wait_status(lambda found: "deadline has passed" in str(found), "status says so")
+        assert (worker(found)["pid"], found["host"]["state"]) == (before, "draining")
+        assert job(machine)
 
 
 def test_a_shutdown_tells_the_worker_and_stops_dependants_first(machine: Machine) -> None:
@@ -79,7 +81,7 @@ def test_a_shutdown_tells_the_worker_and_stops_dependants_first(machine: Machine
     machine.run("mkdir", "-p", "/var/log/journal")
     machine.run("systemctl", "restart", "systemd-journal-flush.service")
     serve(machine, *EVERYTHING)
-    machine.wait_status(lambda found: all(one["pid"] for one in found["components"]), "everything has a pid")
+    machine.running()
     boot_id = machine.shell("cat /proc/sys/kernel/random/boot_id").strip().replace("-", "")
     machine.reboot()
     machine.ready()

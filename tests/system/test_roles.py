@@ -25,7 +25,7 @@ def test_a_role_becomes_ready_and_runs_as_its_users(machine: Machine, role: str)
         assert user == _user(machine, component["pid"]), component["name"]
         place = machine.shell(f"cat /proc/{component['pid']}/cgroup").strip()
         assert f"0::/xce.slice/xce-node-manager.service/{component['name']}" in place
-    assert machine.property("StatusText") == "all wanted components are ready"
+    machine.wait_property("StatusText", "all wanted components are ready")
     assert machine.system_state() == "running"
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.hosts import serve
-from tests.system.machine import UNIT, Machine
+from tests.system.hosts import job, serve
+from tests.system.machine import UNIT, Machine, wait_until
 
 EXPOSURE = 26
 """Tenths of what systemd-analyze allows at most where no role needs root."""
@@ -20,6 +20,7 @@ def test_systemd_finds_no_fault(machine: Machine) -> None:
 def test_the_service_is_hardened_where_no_role_needs_root(machine: Machine) -> None:
     """The exposure stays low, and the components work all the same."""
     serve(machine, "manager")
+    machine.running()
     found = machine.run("systemd-analyze", "security", "--no-pager", f"--threshold={EXPOSURE}", UNIT, ok=None)
     assert found.returncode == 0, found.stdout
 
@@ -30,7 +31,7 @@ def test_the_agent_alone_is_protected_when_memory_is_short(machine: Machine) -> 
     assert machine.property("OOMScoreAdjust") == "-900"
     here = Path("/proc/self/oom_score_adj").read_text(encoding="ascii")
     assert _oom_score_adj(machine, machine.agent_pid()) in {"-900\n", here}
-    machine.wait_status(lambda found: all(one["pid"] for one in found["components"]), "everything has a pid")
+    machine.running()
     assert {_oom_score_adj(machine, pid) for pid in machine.pids().values()} == {"0\n"}
 
 
@@ -42,9 +43,7 @@ def test_users_jobs_are_bound_by_nothing(machine: Machine) -> None:
     """On a worker host a job may gain privileges, sees the host's mounts, and has its limits raised."""
     serve(machine, "manager", "worker")
     machine.shell("xce-reference ctl submit m1 --seconds 600")
-    job = machine.wait_status(lambda _found: machine.run("pgrep", "-x", "sleep", ok=None).stdout, "the job runs")
-    assert job
-    pid = machine.run("pgrep", "-x", "sleep").stdout.strip()
+    pid = wait_until(lambda: job(machine), "the job runs")
     words = dict(line.split(":", 1) for line in machine.shell(f"cat /proc/{pid}/status").splitlines())
     assert (words["NoNewPrivs"].strip(), words["Seccomp"].strip()) == ("0", "0")
     assert machine.shell("readlink /proc/1/ns/mnt") == machine.shell(f"readlink /proc/{pid}/ns/mnt")
