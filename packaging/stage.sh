@@ -37,7 +37,7 @@ mkdir -p "$program"
 }
 
 # What named the place where it was built names the place where it will be.
-rm -f "$program"/bin/[Aa]ctivate* "$program/.gitignore"
+rm -rf "$program"/bin/[Aa]ctivate* "$program/.gitignore" "$program/include"
 for script in "$program"/bin/xce-*; do
     sed -i "1s|.*|#!$home/bin/python3 -I|" "$script"
 done

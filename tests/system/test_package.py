@@ -182,18 +182,24 @@ def test_the_old_version_is_whole_until_the_new_one_is(host: Machine, newer: Pat
 
 
 def test_removal_stops_and_purge_forgets(host: Machine) -> None:
-    """A removal stops components, and leaves users' jobs and the operator's files; a purge removes the files."""
+    """A removal stops components, and leaves users' jobs and all files; a purge leaves what others wrote."""
     before = host.pids()
     running = job(host)
+    logs = ("/var/log/xce/worker.log", "/var/log/xce/worker.log.1", "/var/log/xce/worker.log.2.gz")
+    others = ("/etc/xce/roles/mine.yaml", "/var/lib/xce/apiserver/data", "/var/log/xce/mine/log")
+    for path in (*logs, *others):
+        host.write(path, "something\n")
     host.run("apt-get", "remove", "-y", "xce-node-manager", bound_s=LONG_S)
     assert not any(host.alive(pid) for pid in before.values())
     assert running == job(host)
     assert host.shell("ls /usr/lib/xce-node-manager 2>&1 || :").startswith("ls: cannot access")
-    assert host.shell(f"ls {CONFIG} /var/lib/xce/node-manager/facts.json").split()[0] == CONFIG
+    kept = (CONFIG, "/var/lib/xce/node-manager/facts.json", *logs, *others)
+    assert [path for path in kept if not host.path(path).exists()] == []
     host.run("dpkg", "--purge", "xce-node-manager")
     drop_ins = f"/etc/systemd/system/{UNIT}.d"
-    gone = (CONFIG, "/var/lib/xce/node-manager", "/run/xce/node-manager", drop_ins)
-    assert [path for path in gone if host.run("test", "-e", path, ok=None).returncode == 0] == []
+    gone = (CONFIG, "/var/lib/xce/node-manager", "/run/xce/node-manager", drop_ins, *logs)
+    assert [path for path in gone if host.path(path).exists()] == []
+    assert [path for path in others if not host.path(path).exists()] == []
     assert host.run("systemctl", "list-units", "--failed", "--plain", "--no-legend").stdout == ""
 
 
