@@ -7,7 +7,7 @@ import pytest
 from tests.system.hosts import job, serve
 from tests.system.machine import UNIT, Machine, wait_until
 
-EXPOSURE = 26
+EXPOSURE = 24
 """Tenths of what systemd-analyze allows at most where no role needs root."""
 
 
