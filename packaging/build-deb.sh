@@ -4,16 +4,8 @@
 # Needs Debian's python3 and python3-dev, gcc, and a pip (PIP=, by default that of .venv): packaging/system-setup.sh.
 # XCE_REVISION= is the package's revision, 1 by default.
 set -eu
-cd "$(dirname "$0")/.."
-out=${1:-dist}
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
-export SOURCE_DATE_EPOCH
+. "$(dirname "$0")/build-common.sh"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-stage=$work/stage
 version=$(umask 022 && packaging/stage.sh "$stage" /lib/systemd/system "${XCE_REVISION:-1}")
 architecture=$(dpkg --print-architecture)
 

@@ -4,16 +4,8 @@
 # Built on Debian 12 from the same staged tree as the Debian package; needs what packaging/build-deb.sh needs, and
 # rpmbuild. XCE_REVISION= is the package's release, 1 by default.
 set -eu
-cd "$(dirname "$0")/.."
-out=${1:-dist}
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
-export SOURCE_DATE_EPOCH
+. "$(dirname "$0")/build-common.sh"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-stage=$work/stage
 # There `python3` is another version.
 version=$(umask 022 && PYTHON=/usr/bin/python3.11 packaging/stage.sh "$stage" /usr/lib/systemd/system "${XCE_REVISION:-1}")
 install -D -m 644 LICENSE "$stage/usr/share/licenses/xce-node-manager/LICENSE"
