@@ -5,10 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from node_manager.cli import systemd_job
+from node_manager.cli import leaving, systemd_job
 
 UNIT = "xce-node-manager.service"
+UNIT_FILE = Path(__file__).parent.parent.parent.parent / "units" / UNIT
 BOUND_S = 20
+
+
+@pytest.mark.skipif(not UNIT_FILE.exists(), reason="there are no units beside these tests")
+def test_an_answer_and_a_quiet_moment_come_within_systemds_patience() -> None:
+    """An agent that waits for both at their bounds is not killed by systemd meanwhile."""
+    lines = UNIT_FILE.read_text(encoding="utf-8").splitlines()
+    (patience,) = (line.removeprefix("TimeoutStopSec=") for line in lines if line.startswith("TimeoutStopSec="))
+    assert float(patience) > systemd_job.TIMEOUT_S + leaving.QUIET_S
 
 
 @pytest.mark.parametrize(
