@@ -263,10 +263,24 @@ def hidden_orphans() -> list[int]:
     return [one.pid for one in table if one.living and one.ppid == os.getpid() and _command(one.pid) == "hidden"]
 
 
+BOMB_PROCESSES = 1000
+"""However late the kill comes: the machine of the tests must live through them."""
+BOMB = f"""
+import os, signal
+tokens, end = os.pipe()
+os.write(end, bytes({BOMB_PROCESSES}))
+os.close(end)
+print("up", flush=True)
+while os.read(tokens, 1):
+    os.fork() or os.setsid()
+signal.pause()
+"""
+
+
 @needs_cgroups
 def test_a_fork_bomb_dies_at_once(fenced: Rig) -> None:
     """A tree that makes processes faster than anybody could look at them is empty after one kill."""
-    fenced.start(python("import os\nprint('up', flush=True)\nwhile True:\n    os.fork() or os.setsid()"))
+    fenced.start(python(BOMB))
     fenced.lines(1)
     groups = groups_of(fenced)
     fenced.run_until(lambda: len(list(groups.members("comp", 1))) > 50, "the bomb")
