@@ -1,6 +1,7 @@
 """How long a reading of the configuration may take, with validators that hang and a clock that is set ahead."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,12 +55,21 @@ class Reader:
     def validators(self) -> list[psutil.Process]:
         return [child for child in psutil.Process().children() if child not in self._others]
 
-    def hang(self) -> psutil.Process:
-        """Stop the next validator before it can answer."""
+    def hung(self) -> psutil.Process:
+        """Return the next validator, which hangs."""
         self.turn_until(self.validators, "a validator")
         (child,) = self.validators()
-        child.suspend()
+        self.turn_until(lambda: child.status() == psutil.STATUS_STOPPED, "its stop")
         return child
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> str:
+    """An interpreter that stops itself before it reads anything: however slow the test, it gives no answer."""
+    path = tmp_path / "hanging"
+    path.write_text("#!/bin/sh\nkill -STOP $$\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 @pytest.fixture
@@ -75,12 +85,16 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     loop.close()
 
 
-def test_a_reload_whose_check_hangs_fails_in_time_and_the_next_one_is_read(reader: Reader) -> None:
+def test_a_reload_whose_check_hangs_fails_in_time_and_the_next_one_is_read(
+    reader: Reader, hanging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not after the first reading's bound, but after its own; the validator is gone, and nothing is called wrong."""
     reader.reading.request()
     reader.turn_until(lambda: reader.loaded, "the first configuration")
-    reader.reading.request(7)
-    child = reader.hang()
+    with monkeypatch.context() as within:
+        within.setattr(sys, "executable", hanging)
+        reader.reading.request(7)
+        child = reader.hung()
     reader.loop.ahead_s += RELOAD_TIMEOUT_S
     reader.turn_until(lambda: reader.failed, "the failure")
     ((error, ids),) = reader.failed
@@ -93,17 +107,20 @@ def test_a_reload_whose_check_hangs_fails_in_time_and_the_next_one_is_read(reade
     assert reader.loaded[1:] == [(8,)]
 
 
-def test_who_asks_during_a_reading_that_hangs_does_not_wait_for_two(reader: Reader) -> None:
+def test_who_asks_during_a_reading_that_hangs_does_not_wait_for_two(
+    reader: Reader, hanging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reading after it has what is left of the time that a command may take."""
     reader.reading.request()
     reader.turn_until(lambda: reader.loaded, "the first configuration")
+    monkeypatch.setattr(sys, "executable", hanging)
     reader.reading.request(7)
-    reader.hang()
+    reader.hung()
     reader.loop.ahead_s += 5
     reader.reading.request(8)
     reader.loop.ahead_s += RELOAD_TIMEOUT_S - 5
     reader.turn_until(lambda: reader.failed, "the first failure")
-    reader.hang()
+    reader.hung()
     reader.loop.ahead_s += LEAST_S
     reader.turn_until(lambda: len(reader.failed) > 1, "the second failure")
     assert [ids for _, ids in reader.failed] == [(7,), (8,)]
