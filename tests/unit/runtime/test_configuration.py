@@ -15,16 +15,7 @@ from node_manager.core.spec import NodeSpec
 from node_manager.runtime.configuration import LEAST_S, RELOAD_TIMEOUT_S, Configuration
 from node_manager.runtime.settings import Settings
 from tests.unit.config.site import BOOT, PLAIN_BOOT, PLAIN_ROLE, Site
-from tests.unit.runtime.rig import BOUND_S
-
-
-class Ahead(asyncio.SelectorEventLoop):
-    """A loop whose clock can be set ahead: what waits for a time has waited for it then."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead_s
+from tests.unit.runtime.rig import BOUND_S, Ahead
 
 
 class Reader:

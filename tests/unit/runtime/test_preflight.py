@@ -1,6 +1,5 @@
 """What may hang is tried beside the loop."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,21 +13,21 @@ from node_manager.core.events import Event, HelperDone, Outcome, PreStartDone, P
 from node_manager.core.spec import CommandSpec, ComponentSpec, ExecCheck, LogSink, ProbeKind, ProbeSpec
 from node_manager.runtime import preflight
 from node_manager.runtime.accounts import Account, Accounts
-from node_manager.runtime.preflight import ANSWER_S, MAX_HANGING, Preflight
+from node_manager.runtime.preflight import MAX_HANGING, Preflight
 from tests.unit.core.build import TCP, S, spec
+from tests.unit.runtime.rig import BOUND_S, Ahead
 
-BOUND_S = 20
 COMMAND = CommandSpec(command=("true",))
 
 
 class Desk:
     """A preflight; `gone` are the actions that it cleared, `posted` the answers that it gave instead."""
 
-    def __init__(self, log_dir: Path, *, answer_s: float = ANSWER_S, accounts: "Nss | None" = None) -> None:
+    def __init__(self, log_dir: Path, *, accounts: "Nss | None" = None) -> None:
         self.accounts = accounts or Nss()
         if accounts is None:
             self.accounts.answers.set()
-        self.loop = asyncio.new_event_loop()
+        self.loop = Ahead()
         self.posted: list[Event] = []
         self.gone: list[object] = []
         self.preflight = Preflight(
@@ -37,7 +36,7 @@ class Desk:
             post=self._post,
             jitter=lambda: 5,
             accounts=self.accounts,
-            answer_s=answer_s,
+            answer_s=BOUND_S,
         )
 
     def _post(self, event: Event) -> None:
@@ -51,6 +50,11 @@ class Desk:
     def _go(self, action: object) -> None:
         self.gone.append(action)
         self.loop.stop()
+
+    def wait_in_vain(self) -> None:
+        """Have what is under way wait for as long as an answer may take."""
+        self.loop.ahead_s += BOUND_S
+        self.run()
 
     def run(self) -> None:
         """Until something is cleared or answered."""
@@ -121,7 +125,7 @@ class Nss(Accounts):
 @pytest.fixture
 def nss(tmp_path: Path) -> Iterator[Desk]:
     """A desk whose directory service hangs; `accounts.answers` ends that."""
-    found = Desk(tmp_path, answer_s=0.1, accounts=Nss())
+    found = Desk(tmp_path, accounts=Nss())
     yield found
     found.accounts.answers.set()
     found.preflight.close()
@@ -132,7 +136,7 @@ CHECK = RunPreStart(component="c", generation=1, spec=local(), command=COMMAND)
 HELPER = RunHelper(component="c", generation=1, purpose="drain", spec=local(), command=COMMAND)
 EXEC = ProbeSpec(check=ExecCheck(command=("true",)), period_ns=1 * S)
 PROBE = RunProbe(component="c", generation=1, probe=ProbeKind.READINESS, spec=local(), check=EXEC)
-SILENT = "the user None does not answer within 0.1 s"
+SILENT = f"the user None does not answer within {BOUND_S:g} s"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ SILENT = "the user None does not answer within 0.1 s"
 def test_what_hangs_fails_that_one_action(nss: Desk, action: Spawn, answer: Event) -> None:
     """The loop goes on, the action is answered within its bound and named, and an answer that comes late is nothing."""
     nss.clear(action)
-    nss.run()
+    nss.wait_in_vain()
     assert ([answer], []) == (nss.posted, nss.gone)
     nss.accounts.answers.set()
     nss.clear(spawn(local(), 2))
@@ -202,11 +206,11 @@ def test_the_end_of_a_run_ends_what_was_to_be_done_beside_it(nss: Desk) -> None:
 def test_threads_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where everything hangs, what is asked for later is told so instead of hanging in yet another thread."""
     monkeypatch.setattr(preflight, "MAX_HANGING", 2)
-    nss = Desk(tmp_path, answer_s=0.1, accounts=Nss())
+    nss = Desk(tmp_path, accounts=Nss())
     try:
         for generation in (1, 2, 3):
             nss.clear(spawn(local(), generation))
-            nss.run()
+            nss.wait_in_vain()
         reasons = [answer.reason for answer in nss.posted if isinstance(answer, SpawnFailed)]
         assert ["the user None does not answer" in reason for reason in reasons] == [True, True, False]
         assert "earlier attempts hang" in reasons[2]
