@@ -68,6 +68,8 @@ class Group:
     """The whole of it; `inner` is the part that the main process is in."""
     inner: Path
     fd: int
+    was_there: bool = False
+    """It may have been killed before: a child of this generation has to go there by itself."""
     oom_kills: int = 0
     """What the kernel had counted in `counted_in` when this generation was begun, or taken into charge."""
     counted_in: Path | None = None
@@ -125,11 +127,16 @@ class Groups:
         self.beside.clear()
 
     def fuse_fd(self) -> int:
-        """The directory of the group for fuses. Raises OSError."""
-        if self._fuse_fd < 0:
-            path = self.root / FUSE
-            path.mkdir(exist_ok=True)
-            self._fuse_fd = _open(path)
+        """The directory of the group for fuses, until it is asked for again. Raises OSError.
+
+        A new one where nothing lives in it, as in `open`. A fuse that lives there shows that it was not killed since.
+        """
+        if self._fuse_fd >= 0:
+            os.close(self._fuse_fd)
+            self._fuse_fd = -1
+        path = self.root / FUSE
+        _made_anew(path)
+        self._fuse_fd = _open(path)
         return self._fuse_fd
 
     def close(self) -> None:
@@ -189,7 +196,8 @@ class Groups:
         """The group that this generation is to be born in, with its limits. Raises OSError.
 
         It is a new one wherever nothing lives in the old: some kernels (6.14 and later, and what was made of them) kill
-        every child that is made by CLONE_INTO_CGROUP in a group that was killed before, by whomever.
+        every child that is made by CLONE_INTO_CGROUP in a group that was killed before, by whomever. What was killed
+        may still be dying, so that its group stays.
         """
         for group in self._groups.get(spec.name, ()):
             if group.generation == generation:
@@ -202,12 +210,11 @@ class Groups:
         path = self.root / name
         scoped = spec.stop.kill_scope is KillScope.PROCESS
         inner = path / MAIN if scoped else path
-        if inner.is_dir():
-            cgroupfs.remove(inner)
-        inner.mkdir(parents=True, exist_ok=True)
+        was_there = not _made_anew(inner)
         if scoped:
             _make_jobs(path, spec.user, self.accounts)
         group = Group(component=spec.name, generation=generation, path=path, inner=inner, fd=_open(inner))
+        group.was_there = was_there
         self._groups.setdefault(spec.name, []).append(group)
         self._limit(group, spec)
         self._count_oom_kills(group)
@@ -401,6 +408,13 @@ def _name(component: str) -> str:
 
 def _wanted(limits: LimitsSpec) -> list[tuple[str, str, int | None]]:
     return [(controller, file, getattr(limits, name)) for name, (controller, file) in LIMITS.items()]
+
+
+def _made_anew(path: Path) -> bool:
+    """Make a group; where there is one, and nothing lives in it, another in its place. False: it is the old one."""
+    new = not path.is_dir() or cgroupfs.remove(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return new
 
 
 def _open(path: Path) -> int:

@@ -35,7 +35,13 @@ class Planner:
         self._files = files or EnvironmentFiles()
 
     def main(
-        self, action: Spawn, output_fd: int | None, *, cgroup_fd: int | None = None, fuse_fd: int | None = None
+        self,
+        action: Spawn,
+        output_fd: int | None,
+        *,
+        cgroup_fd: int | None = None,
+        goes_there: bool = False,
+        fuse_fd: int | None = None,
     ) -> LaunchPlan:
         """The component's own command."""
         spec = action.spec
@@ -59,6 +65,7 @@ class Planner:
             own_pid_key=environment.MAIN_PID,
             not_after_ns=action.not_after_ns,
             cgroup_fd=cgroup_fd,
+            goes_there=goes_there,
             fuse_fd=fuse_fd,
         )
 

@@ -43,8 +43,9 @@ class LaunchPlan:
 
     `environment` is complete: nothing is inherited. `output_fd` receives standard output and error (None: the
     agent's standard error); the caller closes its own copy. `own_pid_key` names the variable that gets the child's
-    own pid. `cgroup_fd` is the directory of the cgroup that it is in from its first instant. `fuse_fd` leads to the
-    fuse that has to know it before it may execute its command. Both stay the caller's.
+    own pid. `cgroup_fd` is the directory of the cgroup that it is in from its first instant; `goes_there`: it is not
+    born there, but goes there as its first act. `fuse_fd` leads to the fuse that has to know it before it may execute
+    its command. Both stay the caller's.
     """
 
     command: tuple[str, ...]
@@ -57,6 +58,7 @@ class LaunchPlan:
     own_pid_key: str | None = None
     not_after_ns: int | None = None
     cgroup_fd: int | None = None
+    goes_there: bool = False
     fuse_fd: int | None = None
 
 
@@ -154,7 +156,7 @@ def begin(plan: LaunchPlan, *, native: bool = NATIVE) -> Launch:
     try:
         descriptors.extend(os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
         report_fd, child_fd = descriptors[0], _above_stdio(descriptors[1], descriptors)
-        pid, pidfd = _start(orders, child_fd) if native else forked.start(orders, child_fd)
+        pid, pidfd = _start(orders, child_fd) if native and not plan.goes_there else forked.start(orders, child_fd)
     except OSError as error:
         _close_all(descriptors)
         hint = {errno.EAGAIN: ", the host or the user has too many processes", errno.ENOMEM: ", no memory"}

@@ -101,6 +101,7 @@ class Starter:
                 action,
                 output_fd,
                 cgroup_fd=None if group is None else group.fd,
+                goes_there=group is not None and group.was_there,
                 fuse_fd=None if link_fd < 0 else link_fd,
             )
             return begin(plan), started_ns, group

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node_manager.core.actions import KillTree
-from node_manager.core.events import ExitStatus, SpawnFailed
+from node_manager.core.events import Exited, ExitStatus, SpawnFailed
 from node_manager.core.spec import NS_PER_S, ComponentSpec, HostSpec, KillScope, LimitsSpec, NodeSpec, StopSpec
 from node_manager.runtime import cgroupfs
 from node_manager.runtime.accounts import Accounts
@@ -358,6 +358,52 @@ def test_a_start_after_a_kill_lives(fenced: Rig, stop: StopSpec) -> None:
         fenced.exited(generation)
         if generation == 2:
             fenced.kill_tree(generation=generation)
+
+
+@needs_cgroups
+@pytest.mark.parametrize("stop", [StopSpec(), PROCESS], ids=["tree", "process"])
+def test_a_start_after_a_kill_lives_where_the_group_cannot_be_made_anew(fenced: Rig, stop: StopSpec) -> None:
+    """What was killed with the group may still be dying at the next start, so that it stays as it is."""
+    fenced.start(shell("sleep 1000"), stop=stop)
+    group = groups_of(fenced).of("comp", 1)[0]
+    cgroupfs.write(group.path, "cgroup.kill", "1")
+    fenced.exited()
+    with subprocess.Popen(["sleep", "1000"]) as dying:
+        cgroupfs.write(group.inner, "cgroup.procs", str(dying.pid))
+        pid = fenced.start(shell("echo $$; sleep 1000"), generation=2, stop=stop)
+        assert fenced.lines(1) == [str(pid)]
+        assert alive(pid)
+        assert group_of(fenced, pid) == group_of(fenced, dying.pid)
+        assert fenced.of(Exited)[1:] == []
+        dying.kill()
+
+
+@needs_cgroups
+def test_a_fuse_after_a_kill_of_all_fuses_lives(root: Path) -> None:
+    """Their group was killed, by an operator perhaps: the next one is born in a new one, and others beside it."""
+    groups = Groups(root)
+    for _ in range(2):
+        for _ in range(2):
+            assert says_up(groups.fuse_fd())
+        cgroupfs.write(root / "fuse", "cgroup.kill", "1")
+        while cgroupfs.populated(root / "fuse"):
+            os.waitpid(-1, 0)
+    groups.close()
+
+
+def says_up(cgroup_fd: int) -> bool:
+    """Whether a child that is born there gets to its command; it lives on."""
+    reading, writing = os.pipe()
+    command = shell("echo up; exec sleep 1000 >&- 2>&-")
+    account = Accounts().find(None)
+    os.close(
+        launch(
+            LaunchPlan(command=command, environment=(), account=account, output_fd=writing, cgroup_fd=cgroup_fd)
+        ).pidfd
+    )
+    os.close(writing)
+    with open(reading) as said:  # noqa: PTH123 - a descriptor
+        return said.read() == "up\n"
 
 
 @needs_cgroups
