@@ -3,7 +3,9 @@
  * A thread of its own calls clone3 with CLONE_VM and CLONE_VFORK. The child borrows the agent's memory until its exec,
  * so that nothing is copied however large the agent is; the kernel stops that thread, and no other, until the child
  * has let go. The agent's loop waits only until the child exists. A child that hangs before its exec (a working
- * directory on a dead server) costs a sleeping thread, until it is killed.
+ * directory on a dead server) costs a sleeping thread, until it is killed. Nor does the loop wait for the child's first
+ * turn: in a cgroup that is frozen, or may not use the processor for a while, that does not come, and the pid is taken
+ * from where the kernel wrote it.
  *
  * CLONE_VFORK is not there for speed: of a child that shares memory without it, the kernel takes the agent for the
  * same program, so that the child's oom_score_adj becomes the agent's, and an OOM kill of the one ends both.
@@ -55,6 +57,8 @@
 #define LOST 127 /* exit status of a child that did not execute its command; nobody reads it */
 #define THREAD_STACK (128 * 1024)
 #define CHILD_STACK (48 * 1024)
+#define LOOK_NS 5000000 /* how often the caller looks for itself whether the child exists; most say so at once */
+#define NS_PER_S 1000000000
 
 /* The stages that a child can fail in, as the Python half names them: exported, and compared at import. */
 enum stage { SESSION, OUTPUT, LIMITS, OOM, USER, DIRECTORY, DEADLINE, EXEC, INTERNAL, CGROUP, FUSE, STAGES };
@@ -73,6 +77,7 @@ struct plan {
     atomic_int told;
     sem_t known; /* `pid` and `pidfd` are, or `error` is */
     int pid, pidfd, error;
+    atomic_int made; /* the pid, written by the kernel once the child and `pidfd` exist; 0 where only the child says */
 
     char **argv, **envp, **candidates;
     char *own_pid; /* where in the environment the child writes its pid; NULL: nowhere */
@@ -258,7 +263,7 @@ static int late(int64_t not_after_ns)
     struct timespec now;
     if (clock_gettime(CLOCK_BOOTTIME, &now) != 0)
         return -1;
-    if ((int64_t)now.tv_sec * 1000000000 + now.tv_nsec < not_after_ns)
+    if ((int64_t)now.tv_sec * NS_PER_S + now.tv_nsec < not_after_ns)
         return 0;
     errno = ETIME;
     return -1;
@@ -407,8 +412,10 @@ static void *spawner(void *argument)
     struct plan *plan = argument;
     _Alignas(16) char stack[CHILD_STACK];
     struct clone_arguments arguments = {
-        .flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | (plan->cgroup_fd >= 0 ? INTO_CGROUP : 0),
+        .flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | CLONE_PARENT_SETTID |
+                 (plan->cgroup_fd >= 0 ? INTO_CGROUP : 0),
         .pidfd = (uint64_t)(uintptr_t)&plan->pidfd,
+        .parent_tid = (uint64_t)(uintptr_t)&plan->made,
         .exit_signal = SIGCHLD,
         .stack = (uint64_t)(uintptr_t)stack,
         .stack_size = sizeof stack,
@@ -434,6 +441,24 @@ static void *spawner(void *argument)
     return NULL;
 }
 
+/* Wait until there is a child or an error; the pid. Nobody tells of a child that does not get its first turn: the thread
+ * sleeps until the child's exec. `clone` has no place for the pid, but there the child begins in the agent's own group. */
+static int wait_for_pid(struct plan *plan)
+{
+    for (;;) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += LOOK_NS;
+        until.tv_sec += until.tv_nsec / NS_PER_S;
+        until.tv_nsec %= NS_PER_S;
+        if (sem_clockwait(&plan->known, CLOCK_MONOTONIC, &until) == 0)
+            return plan->pid;
+        int made = atomic_load(&plan->made);
+        if (made != 0)
+            return made;
+    }
+}
+
 /* The pid and the pidfd of a new child, or the errno. All signals are blocked on the way: a handler of the agent must
  * not run in the child, whose wake-up descriptor is the agent's own. */
 static int start(struct plan *plan, int *pid, int *pidfd)
@@ -452,10 +477,8 @@ static int start(struct plan *plan, int *pid, int *pidfd)
     if (error != 0) {
         release(plan); /* the thread's part */
     } else {
-        while (sem_wait(&plan->known) != 0)
-            ;
+        *pid = wait_for_pid(plan);
         error = plan->error;
-        *pid = plan->pid;
         *pidfd = plan->pidfd;
     }
     release(plan);
@@ -571,6 +594,7 @@ static PyObject *start_method(PyObject *Py_UNUSED(module), PyObject *args)
     plan->tried = -1;
     plan->pidfd = -1;
     atomic_init(&plan->holders, 2);
+    atomic_init(&plan->made, 0);
     sem_init(&plan->known, 0, 0);
     int pid = -1, pidfd = -1;
     int error = start(plan, &pid, &pidfd);

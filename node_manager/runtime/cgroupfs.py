@@ -70,6 +70,25 @@ def group_of(pid: int) -> str | None:
         return None
 
 
+def directory_of(pid: int) -> Path | None:
+    """Where the group of a process is; None: that cannot be seen."""
+    try:
+        name, mount = group_of(pid), _mount(Path("/proc/self"))
+    except OSError:
+        return None
+    if name is None or mount is None or not Path(name).is_relative_to(mount[0]):
+        return None
+    return Path(mount[1], Path(name).relative_to(mount[0]))
+
+
+def frozen(group: Path) -> bool:
+    """Whether what is in this group is frozen, by its own switch or by one above; False where it is not known."""
+    try:
+        return counters(group, "cgroup.events").get("frozen", 0) != 0
+    except OSError:
+        return False
+
+
 def read(group: Path, name: str) -> str:
     """A file of a group, "" where the group or the file is not there. Raises OSError for any other trouble."""
     try:

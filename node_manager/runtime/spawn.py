@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node_manager.runtime import forked, kernel
+from node_manager.runtime import cgroupfs, forked, kernel
 from node_manager.runtime.accounts import Account
 from node_manager.runtime.forked import FIRST_AFTER_STDIO, REPORT, STAGES, Orders
 
@@ -136,13 +136,16 @@ class Launch:
         os.close(self.pidfd)
 
     def timeout_error(self) -> LaunchError:
-        """What to say about a child that did not reach its command in time."""
-        command, directory = self._plan.command[0], self._plan.directory
+        """What to say about a child that did not reach its command in time. To be asked before it is killed."""
+        group = cgroupfs.directory_of(self.pid)
+        if group is not None and cgroupfs.frozen(group):
+            why = f"its cgroup {group} is frozen"
+        else:
+            why = f"a file system hangs (working directory {self._plan.directory})"
         return LaunchError(
             errno.ETIMEDOUT,
             "timeout",
-            f"cannot execute {command}: not begun within {LAUNCH_TIMEOUT_S:g} s, "
-            f"a file system hangs (working directory {directory})",
+            f"cannot execute {self._plan.command[0]}: not begun within {LAUNCH_TIMEOUT_S:g} s, {why}",
         )
 
 

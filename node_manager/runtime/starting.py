@@ -7,7 +7,7 @@ from pathlib import Path
 
 from node_manager.core.actions import Spawn
 from node_manager.core.spec import LEASE_MARGIN_NS
-from node_manager.runtime import kernel
+from node_manager.runtime import cgroupfs, kernel
 from node_manager.runtime.cgroup import Group, Groups
 from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.fuse import Fuses
@@ -113,10 +113,16 @@ class Starter:
         if self._groups is None:
             return None
         try:
-            return self._groups.open(action.spec, action.generation)
+            group = self._groups.open(action.spec, action.generation)
         except OSError as error:
             text = f"cannot make a cgroup for {action.component} below {self._groups.root}: {kernel.explain(error)}"
             raise LaunchError(0, "cgroup", text) from error
+        if cgroupfs.frozen(group.inner):
+            # Its first act is to die with the agent, and it would not come to that: should the agent be killed
+            # meanwhile, the child would keep the agent's lock, and no other one could begin.
+            text = f"cannot start {action.component}: its cgroup {group.inner} is frozen"
+            raise LaunchError(0, "cgroup", f"{text}; write 0 to cgroup.freeze there or above")
+        return group
 
     def _open_output(self, action: Spawn) -> int | None:
         try:

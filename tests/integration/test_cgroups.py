@@ -205,3 +205,33 @@ def named(group: Path, name: bytes) -> list[int]:
         if words[0] == name:
             found.append(pid)
     return found
+
+
+LEAVES_A_JOB = (
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    os.execv('/bin/sleep', ['job', '1000'])\n"
+    "time.sleep(1000)\n"
+)
+
+
+def test_a_worker_is_not_started_in_a_frozen_group(fenced: Callable[..., Host], group: Path) -> None:
+    """The agent answers, says why, leaves the job alone and starts the worker once the group runs; a new agent too."""
+    host = fenced(worker={"command": ["python3", "-c", LEAVES_A_JOB], "stop": {"kill_scope": "process"}})
+    host.start()
+    host.wait_for("worker", state="running")
+    (job,) = wait_until(lambda: named(group / "worker", b"job"), "the job")
+    host.ctl("stop", "worker")
+    host.wait_for("worker", state="stopped")
+    (group / "worker" / "cgroup.freeze").write_text("1")
+    host.ctl("start", "worker")
+    for _ in range(2):
+        reason = host.wait_for("worker", state="backoff")["reason"]
+        assert f"its cgroup {group / 'worker' / 'main'} is frozen" in reason
+        host.kill_agent()
+        host.start()
+    (group / "worker" / "cgroup.freeze").write_text("0")
+    host.wait_for("worker", state="running")
+    assert job in cgroupfs.processes(group / "worker")

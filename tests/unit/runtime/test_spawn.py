@@ -18,6 +18,7 @@ import pytest
 from node_manager.runtime.accounts import Account, AccountError, Accounts
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.spawn import NATIVE, LaunchError, LaunchPlan, begin, launch
+from tests.unit.runtime.cgroups import delegated, needs_cgroups
 from tests.unit.runtime.rig import BOUND_S, python, wait_stopped
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -461,3 +462,35 @@ def test_no_signal_of_the_agent_is_taken_by_a_thread_that_waits_for_a_child() ->
             assert hanging.reap()
     never = {signal.SIGKILL, signal.SIGSTOP, 32, 33}  # glibc's own two
     assert sum(1 << number - 1 for number in range(1, 65) if number not in never) in blocked
+
+
+FROZEN = """
+import os, select, sys
+from dataclasses import replace
+from node_manager.runtime.accounts import Accounts
+from node_manager.runtime.spawn import LaunchPlan, begin
+group = os.open(sys.argv[2], os.O_RDONLY | os.O_DIRECTORY)
+plan = LaunchPlan(command=("true",), environment=(("PATH", "/usr/bin:/bin"),), account=Accounts().find(None))
+frozen = begin(replace(plan, cgroup_fd=group), native=sys.argv[1] == "True")
+assert not frozen.settle()
+other = begin(plan, native=sys.argv[1] == "True")
+assert os.waitid(os.P_PIDFD, other.pidfd, os.WEXITED).si_status == 0
+while sys.argv[2].split("/")[-1] not in open(f"/proc/{frozen.pid}/cgroup").read():
+    pass  # one that goes there by itself is on its way
+assert not frozen.settle()
+print(frozen.timeout_error())
+frozen.kill()
+select.select([frozen.pidfd], [], [])
+assert frozen.reap()
+"""
+
+
+@needs_cgroups
+@BOTH_WAYS
+def test_a_child_in_a_frozen_cgroup_holds_nobody_up(native: bool) -> None:
+    """It does not get its first turn, and `begin` returns all the same; the reason can be told, and SIGKILL ends it."""
+    with delegated() as group:
+        (group / "cgroup.freeze").write_text("1")
+        command = [sys.executable, "-c", FROZEN, str(native), str(group)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=BOUND_S)
+    assert f"its cgroup {group} is frozen" in done.stdout
