@@ -368,14 +368,17 @@ def test_a_start_after_a_kill_lives_where_the_group_cannot_be_made_anew(fenced: 
     group = groups_of(fenced).of("comp", 1)[0]
     cgroupfs.write(group.path, "cgroup.kill", "1")
     fenced.exited()
-    with subprocess.Popen(["sleep", "1000"]) as dying:
+    dying = subprocess.Popen(["sleep", "1000"])
+    try:
         cgroupfs.write(group.inner, "cgroup.procs", str(dying.pid))
         pid = fenced.start(shell("echo $$; sleep 1000"), generation=2, stop=stop)
-        assert fenced.lines(1) == [str(pid)]
-        assert alive(pid)
-        assert group_of(fenced, pid) == group_of(fenced, dying.pid)
+        fenced.run_until(lambda: fenced.log() or fenced.of(Exited)[1:], "a sign of it")
         assert fenced.of(Exited)[1:] == []
+        assert fenced.lines(1) == [str(pid)]
+        assert group_of(fenced, pid) == group_of(fenced, dying.pid)
+    finally:
         dying.kill()
+        dying.wait()
 
 
 @needs_cgroups
