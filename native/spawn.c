@@ -51,7 +51,6 @@
 #define CLONE_PIDFD 0x00001000
 #endif
 #define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP, linux/sched.h, kernel 5.7 */
-#define CLOSE_RANGE_CLOEXEC_ 4     /* linux/close_range.h, kernel 5.11 */
 #define FIRST_AFTER_STDIO 3
 #define PID_DIGITS 10
 #define LOST 127 /* exit status of a child that did not execute its command; nobody reads it */
@@ -184,7 +183,7 @@ struct directory_entry { /* struct linux_dirent64, getdents64(2) */
 };
 
 /* For a kernel or a container that refuses close_range. */
-static int close_on_exec_listed(void)
+static int close_listed(int one, int other)
 {
     _Alignas(struct directory_entry) char buffer[4096];
     int listing = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -201,11 +200,29 @@ static int close_on_exec_listed(void)
             int number = 0;
             for (const char *digit = entry->name; *digit >= '0' && *digit <= '9'; digit++)
                 number = number * 10 + (*digit - '0');
-            if (number >= FIRST_AFTER_STDIO)
-                fcntl(number, F_SETFD, FD_CLOEXEC);
+            if (number >= FIRST_AFTER_STDIO && number != one && number != other && number != listing)
+                close(number);
             at += entry->length;
         }
     }
+}
+
+static int close_range_(int first, unsigned last)
+{
+    return (unsigned)first > last ? 0 : (int)syscall(SYS_close_range, first, last, 0);
+}
+
+/* Close everything behind standard error but these two, which an exec closes. At once, because the child may hang
+ * before its exec, and not even SIGKILL may end it: it must keep nothing of the agent's, its lock least of all. */
+static int close_others(int one, int other)
+{
+    int low = one < other ? one : other, high = one < other ? other : one;
+    if (low < FIRST_AFTER_STDIO)
+        low = FIRST_AFTER_STDIO - 1;
+    if (close_range_(FIRST_AFTER_STDIO, (unsigned)low - 1) == 0 && close_range_(low + 1, (unsigned)high - 1) == 0 &&
+        close_range_(high + 1, ~0U) == 0)
+        return 0;
+    return close_listed(one, other);
 }
 
 /* Default dispositions and an empty mask: exec would keep what the agent ignores or blocks. */
@@ -300,10 +317,7 @@ static void become(struct plan *plan)
     }
     STEP(OUTPUT, wire_stdio(plan->output_fd));
     /* Before the limit: these need a descriptor, and the parent may have more open than the child may have. */
-    plan->stage = INTERNAL;
-    if (syscall(SYS_close_range, FIRST_AFTER_STDIO, ~0U, CLOSE_RANGE_CLOEXEC_) != 0) {
-        STEP(INTERNAL, close_on_exec_listed());
-    }
+    STEP(INTERNAL, close_others(plan->report_fd, plan->fuse_fd));
     if (plan->oom_score_adj[0] != '\0') {
         STEP(OOM, set_oom_score_adj(plan->oom_score_adj));
     }

@@ -112,7 +112,8 @@ def _child(orders: Orders, report_fd: int, parent_pid: int) -> NoReturn:
         _wire_stdio(orders.output_fd)
         # Before the limit: these need a descriptor, and the parent may have more open than the child may have.
         stage = "internal"
-        kernel.close_on_exec_from(FIRST_AFTER_STDIO)
+        # And at once: not even SIGKILL may end a child that hangs further on, and it must keep nothing of the agent's.
+        kernel.close_from(FIRST_AFTER_STDIO, _kept(orders, report_fd))
         stage = "oom_score_adj"
         if orders.oom_score_adj is not None:
             _set_oom_score_adj(orders.oom_score_adj)
@@ -146,6 +147,11 @@ def _child(orders: Orders, report_fd: int, parent_pid: int) -> NoReturn:
         os.write(report_fd, REPORT.pack(number, STAGES.index(stage), tried))
     finally:
         os._exit(_LOST)
+
+
+def _kept(orders: Orders, report_fd: int) -> frozenset[int]:
+    """What the child needs until its exec, which closes it."""
+    return frozenset({report_fd} if orders.fuse_fd is None else {report_fd, orders.fuse_fd})
 
 
 def _die_with(parent_pid: int) -> None:

@@ -18,8 +18,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
 _SYS_CLOSE_RANGE = 436
 """The same on every architecture (asm-generic/unistd.h); glibc has a wrapper only since 2.34."""
-_CLOSE_RANGE_CLOEXEC = 4
-"""linux/close_range.h; kernel 5.11."""
 _MAX_FD = 0xFFFF_FFFF
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -80,20 +78,23 @@ def set_parent_death_signal(number: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def close_on_exec_from(lowest: int) -> None:
-    """Mark every descriptor from `lowest` up to be closed by the next exec; one system call where it exists."""
-    if _libc.syscall(_SYS_CLOSE_RANGE, ctypes.c_uint(lowest), ctypes.c_uint(_MAX_FD), _CLOSE_RANGE_CLOEXEC) == 0:
-        return
-    close_on_exec_listed(lowest)
+def close_from(lowest: int, kept: frozenset[int]) -> None:
+    """Close every descriptor from `lowest` up but the few that are kept; without a look where a system call does it."""
+    first = lowest
+    for stop in (*sorted(fd for fd in kept if fd >= lowest), _MAX_FD + 1):
+        if first < stop and _libc.syscall(_SYS_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(stop - 1), 0) != 0:
+            close_listed(lowest, kept)
+            return
+        first = stop + 1
 
 
-def close_on_exec_listed(lowest: int) -> None:
+def close_listed(lowest: int, kept: frozenset[int]) -> None:
     """The same, one descriptor at a time, for a kernel or a container that refuses close_range(2)."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - runs between fork and exec
         number = int(name)
-        if number >= lowest:
+        if number >= lowest and number not in kept:
             try:
-                os.set_inheritable(number, False)
+                os.close(number)
             except OSError:
                 continue  # the descriptor of the listing itself, closed by now
 

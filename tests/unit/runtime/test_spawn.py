@@ -441,6 +441,22 @@ def test_a_child_that_hangs_before_its_command_holds_nobody_up(native: bool) -> 
             assert hanging.reap()
 
 
+@BOTH_WAYS
+def test_a_child_that_hangs_before_its_command_keeps_nothing_of_the_agents(native: bool, tmp_path: Path) -> None:
+    """Not even SIGKILL ends what hangs in a file system: the agent's lock must not live on with it."""
+    silent, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with silent, link, (tmp_path / "lock").open("w"):
+        hanging = begin(replace(plan("true"), fuse_fd=link.fileno()), native=native)
+        try:
+            silent.recv(1)
+            kept = {os.readlink(path) for path in Path(f"/proc/{hanging.pid}/fd").iterdir()}
+        finally:
+            hanging.kill()
+            os.waitid(os.P_PIDFD, hanging.pidfd, os.WEXITED | os.WNOWAIT)
+            assert hanging.reap()
+    assert str(tmp_path / "lock") not in kept
+
+
 @pytest.mark.skipif(not NATIVE, reason="the C half was not built")
 def test_no_signal_of_the_agent_is_taken_by_a_thread_that_waits_for_a_child() -> None:
     """Every signal is blocked in that thread, and so in the child until it has default dispositions."""
