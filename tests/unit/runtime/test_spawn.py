@@ -449,7 +449,7 @@ def test_a_child_that_hangs_before_its_command_keeps_nothing_of_the_agents(nativ
         hanging = begin(replace(plan("true"), fuse_fd=link.fileno()), native=native)
         try:
             silent.recv(1)
-            kept = {os.readlink(path) for path in Path(f"/proc/{hanging.pid}/fd").iterdir()}
+            kept = {str(path.readlink()) for path in Path(f"/proc/{hanging.pid}/fd").iterdir()}
         finally:
             hanging.kill()
             os.waitid(os.P_PIDFD, hanging.pidfd, os.WEXITED | os.WNOWAIT)
