@@ -25,13 +25,14 @@ while not os.path.exists(mode):
     link.send(b"BEAT=1\\nREADY=1\\nPROGRESS=7\\n")
     time.sleep(0.05)
 what = open(mode).read()
+os.unlink(mode)
 if what == "busy":
     while True: pass
 lock = threading.Lock()
 lock.acquire()
 lock.acquire()
 """
-"""It beats until the file that its first argument names exists, and then does what stands in it."""
+"""It beats until the file that its first argument names exists, and then does what stands in it: the next one beats."""
 
 
 def beater(place: Path, interval_ms: int, **fields: Any) -> dict[str, dict[str, Any]]:
@@ -76,7 +77,6 @@ def test_a_silent_component_leaves_evidence_and_is_restarted(
     evidence = wait_until(
         lambda: [event for event in host.events() if event["event"] == "component.evidence"], "evidence"
     )[0]
-    (place / "mode").unlink()
     wait_until(lambda: host.component("web")["pid"] not in {pid, None}, "a new process")
     assert evidence["verdict"] in verdicts
     path = Path(evidence["path"])
@@ -135,7 +135,6 @@ def test_a_core_can_come_first(make_host: Make, place: Path) -> None:
     host, _pid = begin(make_host, place, stop={"abort_first": True, "timeout_s": 30})
     fall(place, "wait")
     wait_until(lambda: "component.exited" in names(host), "its end")
-    (place / "mode").unlink()
     exits = [event["how"] for event in host.events() if event["event"] == "component.exited"]
     assert exits[0].startswith("killed by signal 6 (SIGABRT)")
 
@@ -146,7 +145,6 @@ def test_a_state_directory_that_cannot_be_written_does_not_save_a_wedge(make_hos
     (host.state_dir / "evidence").write_text("no directory")
     fall(place, "wait")
     wait_until(lambda: "component.exited" in names(host), "its end")
-    (place / "mode").unlink()
     event = next(event for event in host.events() if event["event"] == "component.evidence")
     assert event["path"] is None
     assert event["detail"].startswith("cannot write it: ")
@@ -161,6 +159,5 @@ def test_a_component_that_hangs_while_no_agent_runs_is_found_by_the_next(make_ho
     host.start()
     assert host.component("web")["pid"] == pid
     wait_until(lambda: "component.exited" in names(host), "its end")
-    (place / "mode").unlink()
     assert "component.evidence" in names(host)
     wait_until(lambda: host.component("web")["pid"] not in {pid, None}, "a new process")
