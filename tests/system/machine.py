@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-BOUND_S = 180.0
+BOUND_S = 300.0
 """Longest wait for something that takes seconds at most on an idle machine; a busy one fails no test."""
 LONG_S = 600.0
 """The same for what a package manager does."""

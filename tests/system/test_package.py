@@ -1,6 +1,8 @@
 """The package over its life: installed, upgraded, broken, removed, purged."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,14 @@ def node(machine: Machine) -> dict[str, Any]:
 def now_runs(machine: Machine, version: str) -> None:
     """Wait until the agent is of this version: on a very busy host nobody may have waited for it so long."""
     machine.wait_status(lambda status: status["node"]["agent_version"] == version, f"{version} is in charge")
+
+
+def test_lintian_finds_no_fault(package: Path) -> None:
+    """But for what the package overrides, each with its reason beside it."""
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian not installed: run packaging/system-setup.sh")
+    done = subprocess.run(["lintian", package], check=False, stdout=subprocess.PIPE, text=True, timeout=LONG_S)
+    assert (done.stdout, done.returncode) == ("", 0)
 
 
 def test_a_fresh_installation_starts_nothing(machine: Machine) -> None:
