@@ -204,6 +204,8 @@ class Agent:
         away_ns = boottime_ns() - since_ns
         if away_ns > STALL_NS:
             self.post(Stalled(duration_ns=away_ns))
+        if self.state.spec is not None:
+            self._takeover.end_stranded(self.state.spec)
         for action in kept.repeat:
             self._carry_out(action)
         self._note_wall_clock()

@@ -16,6 +16,7 @@ from itertools import count
 from node_manager.core.events import ExitStatus
 from node_manager.core.spec import ComponentSpec
 from node_manager.runtime import environment, kernel, signals
+from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.kill import TreeKill, kill_exactly
 from node_manager.runtime.plans import Planner
 from node_manager.runtime.spawn import Launch, LaunchError, begin
@@ -92,6 +93,8 @@ class Helpers:
         self.loop = loop
         self.trees = trees
         self.planner = planner
+        self._since_ns = boottime_ns()
+        """A part of each mark: a successor counts from 1 again, and may have the same pid."""
         self._numbers = count(1)
         self._runs: dict[int, HelperRun] = {}
         """By pid of the helper, while it is not reaped."""
@@ -102,7 +105,7 @@ class Helpers:
         self, plan: HelperPlan, done: Callable[[HelperResult], None], released: Callable[[], None] | None = None
     ) -> "HelperRun":
         """Start a run. Never raises: `done` is called once in any case, and never before this returns."""
-        mark = f"{os.getpid()}.{next(self._numbers)}"  # the pid: a successor counts from 1 again
+        mark = f"{self._since_ns}.{next(self._numbers)}"
         if not plan.clear:
             mark = environment.MAY_LEAVE + mark
         made = HelperRun(self, plan, mark, done, released)

@@ -68,6 +68,16 @@ def among(
     )
 
 
+def search(
+    markers: Markers, expected_uid: Callable[[str], int | None], procfs: ProcFs | None = None
+) -> tuple[Stranded, ...]:
+    """Search the host for them. Raises OSError when it cannot look."""
+    procfs = procfs or ProcFs()
+    living = ((stat, procfs.markers(stat.pid)) for stat in procfs.scan() if stat.living)
+    marked = [(stat, marks) for stat, marks in living if environment.HELPER in marks]
+    return among(marked, markers, expected_uid, procfs)
+
+
 class Endings:
     """Ends them, each with its tree."""
 

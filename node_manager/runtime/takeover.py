@@ -6,7 +6,7 @@ import structlog
 
 from node_manager.core.events import Booted, ConfigLoaded, Event
 from node_manager.core.spec import ComponentSpec, NodeSpec
-from node_manager.runtime import adoption, inheritance, record
+from node_manager.runtime import adoption, inheritance, kernel, record, stranded
 from node_manager.runtime.clock import boottime_ns, machine_id
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.process import Processes
@@ -36,6 +36,7 @@ class Takeover:
         self._settings = settings
         self._boot_id = boot_id
         self._nonce = nonce
+        self._markers = Markers(nonce=nonce, runtime_dir=settings.runtime_dir)
         self._store = store
         self._processes = processes
         self._recorder = recorder
@@ -84,6 +85,17 @@ class Takeover:
             )
         )
 
+    def end_stranded(self, spec: NodeSpec) -> None:
+        """End what is left of checks and probes that a predecessor in this process has killed at a look.
+
+        What they were just starting may have escaped that. Not to be called once there are new ones.
+        """
+        expected_uid = inheritance.expected_uid(spec, self._processes.accounts)
+        try:
+            self._processes.endings.begin(stranded.search(self._markers, expected_uid))
+        except OSError as error:
+            log.warning("agent.warning", detail=f"cannot look for what checks and probes left: {kernel.explain(error)}")
+
     def still_ambiguous(self, component: str, spec: NodeSpec) -> str | None:
         """Return why a component whose identity was unclear may not be started yet, or None where it may."""
         if component not in self.ambiguous:
@@ -97,11 +109,10 @@ class Takeover:
 
     def _search(self, kept: record.RuntimeRecord, spec: NodeSpec) -> adoption.Findings:
         """Look for processes of an earlier agent, by the record, by their groups and by their markers."""
-        markers = Markers(nonce=self._nonce, runtime_dir=self._settings.runtime_dir)
         groups = self._processes.groups
         if groups is not None:
             kept = inheritance.completed(kept, groups.births(), ProcFs())
-        findings = adoption.find(kept, markers, inheritance.expected_uid(spec, self._processes.accounts))
+        findings = adoption.find(kept, self._markers, inheritance.expected_uid(spec, self._processes.accounts))
         if groups is None:
             return findings
         return inheritance.with_left(findings, groups.left(component.name for component in spec.components))

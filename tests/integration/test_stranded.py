@@ -113,5 +113,22 @@ def test_what_a_probe_left_is_ended_and_what_a_command_left_stays(make: Make, pl
     assert alive(stays)
 
 
+def test_what_a_replaced_agent_could_not_kill_of_its_probes_is_ended(make: Make, place: Path) -> None:
+    """A probe is killed at one look when the agent is replaced; what it was just starting is the successor's to end."""
+    probed, escaped = place / "probed", place / "escaped"
+    host = make(probed={"probes": probe(HANGS, probed)})
+    host.start()
+    environ = dict(entry.split(b"=", 1) for entry in _environ(written(probed, PROCESSES)[0]).split(b"\0") if entry)
+    # Nobody's child, in the session that its markers name, as what has just lost its parent to SIGKILL.
+    script = f"export XCE_HELPER_PID=$$; sh -c 'sleep 1000 & echo $! >> {escaped}'; exec sleep 0"
+    subprocess.run(["/bin/sh", "-c", script], env=environ, start_new_session=True, check=True)
+    (left,) = written(escaped, 1)
+    assert host.component("probed")["pid"] is not None
+    assert alive(left)
+    host.ctl("reexec")
+    wait_until(lambda: not alive(left), "it is dead")
+    assert written(probed, PROCESSES + 1), "the component is probed anew"
+
+
 def _environ(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()

@@ -325,6 +325,47 @@ def test_services_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
     run(test())
 
 
+_PROBING = """
+import asyncio, sys
+from pathlib import Path
+from tests.unit.runtime.test_supervision import probed
+from node_manager.supervision import Supervisor
+async def main():
+    async with Supervisor([probed(Path(sys.argv[1]))], runtime_dir=Path(sys.argv[1]) / "run"):
+        await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def probed(place: Path) -> ServiceSpec:
+    """A service with a probe that writes its pid and hangs."""
+    check = ExecCheck(command=shell(f"echo $$ >> {place}/probes; exec sleep 300"))
+    return service(liveness=Probe(check=check, period_s=0.1, timeout_s=900))
+
+
+def test_a_probe_that_hangs_when_its_program_is_killed_is_ended_by_the_next_one(tmp_path: Path) -> None:
+    """Its service runs on, and is probed anew."""
+    with subprocess.Popen([sys.executable, "-c", _PROBING, str(tmp_path)]) as program:
+
+        async def begun() -> None:
+            await line_of(tmp_path / "probes")
+
+        run(begun())
+        program.kill()
+    first = int((tmp_path / "probes").read_text())
+    assert alive(first)
+
+    async def test() -> None:
+        async with Supervisor([probed(tmp_path)], runtime_dir=tmp_path / "run") as supervisor:
+            while alive(first):
+                await asyncio.sleep(0.01)
+            while len((tmp_path / "probes").read_text().splitlines()) < 2:
+                await asyncio.sleep(0.01)
+            assert of(supervisor).restarts == 0
+
+    run(test())
+
+
 def test_release_leaves_services_to_the_next_supervisor(tmp_path: Path) -> None:
     """A supervisor that is released ends its events and touches nothing; the next one has the same process."""
 
