@@ -15,6 +15,8 @@ _MAX_STAT_BYTES = 4096
 _MAX_CHILDREN_BYTES = 1024 * 1024
 _EXIT_CODE = 50
 """Fields from `state` (3) to `exit_code` (52)."""
+_PF_KTHREAD = 0x0020_0000
+"""linux/sched.h; taken from a thread that executes a program."""
 _CAP_SYS_PTRACE = 1 << 19
 """linux/capability.h"""
 _MARKER_PREFIX = b"XCE_"
@@ -31,6 +33,8 @@ class Stat:
     state: str
     start_ticks: int
     threads: int
+    kernel: bool = False
+    """A thread of the kernel's own: it was never started with anything, and belongs to nobody."""
 
     @property
     def living(self) -> bool:
@@ -59,6 +63,7 @@ class ProcFs:
             state=fields[0].decode("ascii"),
             start_ticks=int(fields[19]),
             threads=int(fields[17]),
+            kernel=bool(int(fields[6]) & _PF_KTHREAD),
         )
 
     def zombie_status(self, pid: int, start_ticks: int) -> int | None:

@@ -128,6 +128,8 @@ class Trees:
         self._marked: dict[tuple[int, int], tuple[str, str, int] | None] = {}
         """By pid and start time: component, helper and generation of our markers, or None."""
         self._table: dict[int, Stat] | None = None
+        self._children: dict[int, list[int]] | None = None
+        """Of the table: who is whose parent."""
         self._scan: _Scan | None = None
 
     def close(self) -> None:
@@ -308,7 +310,7 @@ class Trees:
 
     def _walk(self, owner: Owner, newest: int, table: dict[int, Stat] | None) -> Iterator[Stat | None]:
         """The living members one by one; None after every step that found none."""
-        children = _children_of(table) if table is not None else None
+        children = None if table is None else self._children_in(table)
 
         def below(pid: int) -> Iterable[int]:
             return children.get(pid, ()) if children is not None else self.procfs.children(pid)
@@ -327,7 +329,8 @@ class Trees:
         strangers = [pid for pid in candidates if pid not in self._roots]
         for pid in reversed(strangers):  # the newest orphans come last
             found = stat(pid) if pid not in self._roots and pid not in seen else None
-            origin = self._attribute(found) if found is not None else None
+            # What is dead has no children and no markers any more; a thread of the kernel's never had any.
+            origin = self._attribute(found) if found is not None and found.living and not found.kernel else None
             if found is None or origin is None or origin.owner != owner:
                 yield None
                 continue
@@ -458,7 +461,15 @@ class Trees:
         return self._table
 
     def _drop_table(self) -> None:
-        self._table = None
+        self._table = self._children = None
+
+    def _children_in(self, table: dict[int, Stat]) -> dict[int, list[int]]:
+        """Who is whose parent; of the table of this turn worked out once, however many components end in it."""
+        if table is not self._table:
+            return _children_of(table)
+        if self._children is None:
+            self._children = _children_of(table)
+        return self._children
 
 
 def _children_of(table: dict[int, Stat]) -> dict[int, list[int]]:

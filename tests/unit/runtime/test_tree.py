@@ -186,6 +186,20 @@ def test_members_cannot_be_told_without_descriptors(short_dir: Path) -> None:
 
 
 EXTRA = Owner("extra")
+KERNEL_THREAD = 0x0020_8040
+"""The flags of kthreadd's children."""
+
+
+class Asked(ProcFs):
+    """Notes whose markers are read."""
+
+    def __init__(self, root: Path, asked: list[int]) -> None:
+        super().__init__(root)
+        self._asked = asked
+
+    def settled_markers(self, pid: int) -> dict[str, str] | None:
+        self._asked.append(pid)
+        return super().settled_markers(pid)
 
 
 class Host:
@@ -196,12 +210,16 @@ class Host:
         self.children: list[int] = []
         (root / "self").symlink_to(str(os.getpid()))
         self.begin(os.getpid(), session=1, start=1, ppid=1)
-        procfs = ProcFs(root)
+        self.asked: list[int] = []
+        """Whose markers were read."""
+        procfs = Asked(root, self.asked)
         procfs.lists_children = lists_children
         self.trees = Trees(loop, nonce="ours", subreaper=True, procfs=procfs)
 
-    def begin(self, pid: int, *, session: int, start: int, ppid: int | None = None, state: str = "S") -> None:
-        stat = f"{pid} (x) {state} {ppid or os.getpid()} {pid} {session} {'0 ' * 13} 1 0 {start} 0 0\n"
+    def begin(
+        self, pid: int, *, session: int, start: int, ppid: int | None = None, state: str = "S", flags: int = 0
+    ) -> None:
+        stat = f"{pid} (x) {state} {ppid or os.getpid()} {pid} {session} 0 0 {flags} {'0 ' * 10} 1 0 {start} 0 0\n"
         self.end(pid)
         write_process(self.root, pid, stat)
         (self.root / str(pid) / "environ").write_text("")
@@ -302,6 +320,27 @@ def test_another_leader_of_the_same_number_is_a_stranger(host: Host) -> None:
     host.end(500)
     assert host.members() == []
     assert host.trees.owner_of(600) is None
+
+
+def test_neither_the_dead_nor_threads_of_the_kernel_are_looked_into(host: Host) -> None:
+    """Of hundreds of those on a host none can be somebody's orphan: an exit does not open a file of each."""
+    host.begin(500, session=500, start=100, state="Z")
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    host.begin(600, session=0, start=10, flags=KERNEL_THREAD)
+    host.begin(601, session=601, start=200, state="Z")
+    host.begin(602, session=602, start=200)
+    assert host.trees.left(EXTRA, 1, 500) == 0
+    assert host.asked == [602]
+
+
+def test_who_descends_from_whom_is_looked_at_anew_in_each_turn(host: Host) -> None:
+    """What a main process starts later is found, in whichever way is looked."""
+    host.begin(500, session=500, start=100)
+    host.trees.plant(Root(EXTRA, 1, 500, 100))
+    assert host.members() == [500]
+    host.begin(501, session=501, start=110, ppid=500)
+    (host.root / "500" / "task" / "500" / "children").write_text("501 ")
+    assert host.members() == [500, 501]
 
 
 def test_an_exit_beside_many_orphans_takes_a_short_look(host: Host) -> None:
