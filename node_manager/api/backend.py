@@ -42,6 +42,10 @@ class Backend(Protocol):
         """Body of `/v1/status` (schema `Status` of `openapi.json`)."""
         ...
 
+    def status_text(self, encode: Callable[[Any], bytes]) -> bytes:
+        """The same as the text that `encode` makes of it; parts of it may be kept from one question to the next."""
+        ...
+
     def why(self, component: str) -> dict[str, Any] | None:
         """Body of `/v1/components/{name}/why` (schema `Why`); None where there is no such component."""
         ...

@@ -117,7 +117,7 @@ class Routes:
     def _status(self, request: Request, _name: str) -> Answer:
         body.read_query(request.query, ())
         if self._rendered is None:
-            self._rendered = json_response(self._backend.status())
+            self._rendered = Response(status=200, content_type=JSON, body=self._backend.status_text(encode))
             self._soon(self._forget)
         return self._rendered
 

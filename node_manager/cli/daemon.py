@@ -35,6 +35,15 @@ DEFAULT_STATE_DIR = Path("/var/lib/xce/node-manager")
 DEFAULT_LOG_DIR = Path("/var/log/xce")
 SYSTEM_ROLES_DIRS = (Path("/usr/share/xce/roles"), Path("/etc/xce/roles"))
 
+_OWN_DIGESTS = (
+    "_md5",
+    "_sha1",
+    "_sha3",
+    "_blake2",
+    *(("_sha2",) if sys.version_info >= (3, 12) else ("_sha256", "_sha512")),
+)
+"""What hashlib falls back on: it complains of each that is missing."""
+
 EPILOG = """\
 exit status: 0 done; 1 not so; 2 wrong usage; 78 the configuration is wrong
 
@@ -84,12 +93,26 @@ def _run(args: argparse.Namespace) -> int:
     if guard.STATE not in os.environ:  # a successor in the same process is told the configuration
         guard.keep_from_children()
         child.begin(sources)
-    # asyncio takes a TLS library along where there is one: a MiB in every agent, which speaks over Unix sockets alone.
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # to importers: there is none
+    _leave_out()
     from node_manager.cli.running import run
 
     journal = args.record_events
     return run(sources, args.log_dir.absolute(), None if journal is None else journal.absolute())
+
+
+def _leave_out() -> None:
+    """Have importers do without OpenSSL, which is a MiB and some milliseconds in every agent.
+
+    asyncio takes its TLS along where there is one, and the agent speaks over Unix sockets alone. hashlib prefers its
+    digests where Python has the very same of its own; some distributions build Python without those.
+    """
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # to importers: there is none
+    try:
+        for name in _OWN_DIGESTS:
+            __import__(name)
+    except ImportError:
+        return
+    sys.modules["_hashlib"] = None  # type: ignore[assignment]
 
 
 def check(sources: Sources, *, plan: bool) -> int:

@@ -17,7 +17,7 @@ from node_manager.core.nodestate import Member, NodePhase, NodeState, latch_dead
 from node_manager.core.outlook import NextStatus
 from node_manager.core.spec import NS_PER_MS
 from node_manager.core.stated import FactStatus, listing
-from node_manager.core.states import State, jobs_are_old, jobs_of, rule_of
+from node_manager.core.states import Aim, State, jobs_are_old, jobs_of, rule_of
 from node_manager.core.words import because
 
 SCHEMA = 1
@@ -142,6 +142,13 @@ class WhyStatus(TypedDict):
 
 def node_status(node: NodeState, now: int, *, name: str, cgroup_mode: str) -> NodeStatus:
     """Return the whole view. `name` is the host's own, for as long as no configuration names it."""
+    found = frame(node, now, name=name, cgroup_mode=cgroup_mode)
+    found["components"].extend(component_status(node, member, now) for member in in_order(node))
+    return found
+
+
+def frame(node: NodeState, now: int, *, name: str, cgroup_mode: str) -> NodeStatus:
+    """Return the view without its components."""
     spec = node.spec
     return NodeStatus(
         schema=SCHEMA,
@@ -158,7 +165,7 @@ def node_status(node: NodeState, now: int, *, name: str, cgroup_mode: str) -> No
             maintenance=_maintenance(node),
         ),
         host=_host(node),
-        components=[component_status(node, member, now) for member in _in_order(node)],
+        components=[],
         facts=listing(node, now),
         warnings=warnings(node, now),
     )
@@ -170,7 +177,7 @@ def not_ready(node: NodeState) -> list[str]:
         return [f"the node is {node.phase.value}"]
     return [
         f"{member.spec.name} is {member.state.state.value}: {outlook.standing(node, member)}"
-        for member in _in_order(node)
+        for member in in_order(node)
         if member.state.want.up and member.state.ready is not True
     ]
 
@@ -188,10 +195,11 @@ def warnings(node: NodeState, now: int) -> list[str]:
         found.append("the configuration cannot be taken; the last good one is in force")
     if node.drain_expired:
         found.append(drain_over(node, now))
+    draining = node.host_state is HostState.DRAINING
     found += [
         f"the drain waits for {name}, which is {member.state.state.value}{because(outlook.last_report(member))}"
         for name, member in node.members.items()
-        if member.state.state is not State.BACKOFF and outlook.keeps_draining(node, member)
+        if draining and member.state.state is not State.BACKOFF and outlook.keeps_draining(node, member)
     ]
     return found
 
@@ -223,6 +231,23 @@ def component_status(node: NodeState, member: Member, now: int) -> ComponentStat
         jobs=jobs_of(state),
         jobs_last_known=jobs_are_old(state),
         adopted=run is not None and run.adopted,
+    )
+
+
+def steady(member: Member) -> bool:
+    """Tell whether all that `component_status` says follows from `member` alone, apart from `uptime_ns`.
+
+    It runs and is ready, and its young age needs no explanation: then neither the node nor the time has a say.
+    """
+    state, run = member.state, member.state.run
+    return (
+        state.state is State.RUNNING
+        and run is not None
+        and run.pid is not None
+        and not run.told_to_drain
+        and state.ready is True
+        and state.aim is Aim.NONE
+        and state.failures == 0
     )
 
 
@@ -298,7 +323,8 @@ def _flag(value: bool) -> str:
     return "1" if value else "0"
 
 
-def _in_order(node: NodeState) -> list[Member]:
+def in_order(node: NodeState) -> list[Member]:
+    """Return the components in the order in which they start."""
     ordered = [node.members[name] for name in node.index.order if name in node.members]
     return ordered or list(node.members.values())
 

@@ -134,6 +134,11 @@ class HeartbeatServer:
         """A snapshot of what has been counted."""
         return self._counters
 
+    @property
+    def refused(self) -> bool:
+        """Whether there is a `last_error` of anybody."""
+        return bool(self._errors)
+
     def last_error(self, component: str) -> str | None:
         """Why a connection of this component was last closed or refused; of "", one of a process of no component."""
         return self._errors.get(component)

@@ -21,6 +21,7 @@ from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.handover import Replaced
 from node_manager.runtime.output import journal_matches, log_file
 from node_manager.runtime.spawn import NATIVE
+from node_manager.runtime.statustext import StatusText
 
 ADMIN_GROUP = "xce-admin"
 """Members may change the node, beside root."""
@@ -55,11 +56,23 @@ class AgentBackend:
         self._replacing = replacing
         self._log_lines_lost = log_lines_lost
         self._host_name = socket.gethostname()
+        self._text = StatusText()
+        self._unenforced: tuple[NodeSpec | None, list[str]] = (None, [])
+        """A configuration, and what of it nothing enforces."""
         self._admins = admins or AdminGroup(ADMIN_GROUP)
 
     def status(self) -> dict[str, Any]:
         """Return the body of `/v1/status`."""
-        body: dict[str, Any] = dict(self._status())
+        return self._told(self._status())
+
+    def status_text(self, encode: Callable[[Any], bytes]) -> bytes:
+        """Return the same as the text that `encode` makes of it."""
+        agent, now = self._agent, boottime_ns()
+        return self._text.whole(self._told(self._frame(now)), agent.state, now, encode)
+
+    def _told(self, found: NodeStatus) -> dict[str, Any]:
+        """Put in what only the daemon knows."""
+        body: dict[str, Any] = dict(found)
         agent, replaced = self._agent, self._replacing.replaced
         body["node"] = body["node"] | {
             "agent_pid": os.getpid(),
@@ -136,9 +149,16 @@ class AgentBackend:
         return self._admins.includes(gid, groups)
 
     def _status(self) -> NodeStatus:
+        state, now = self._agent.state, boottime_ns()
+        found = self._frame(now)
+        found["components"].extend(status.component_status(state, member, now) for member in status.in_order(state))
+        return found
+
+    def _frame(self, now: int) -> NodeStatus:
+        """Return the status without its components."""
         agent = self._agent
         mode = "session" if agent.unfenced else "delegated"
-        found = status.node_status(agent.state, boottime_ns(), name=self._host_name, cgroup_mode=mode)
+        found = status.frame(agent.state, now, name=self._host_name, cgroup_mode=mode)
         found["warnings"].extend(agent.troubles.values())
         lost = self._log_lines_lost()
         if lost:
@@ -148,7 +168,10 @@ class AgentBackend:
             found["warnings"].append(trouble)
         found["warnings"].extend(self._refused_peers())
         if agent.processes.groups is None:
-            found["warnings"].extend(_unenforced(agent.state.spec))
+            spec = agent.state.spec
+            if spec is not self._unenforced[0]:
+                self._unenforced = spec, _unenforced(spec)
+            found["warnings"].extend(self._unenforced[1])
         else:
             unenforced = agent.processes.groups.unenforced
             found["warnings"].extend(f"{name}: its limits are not enforced: {why}" for name, why in unenforced.items())
@@ -159,6 +182,8 @@ class AgentBackend:
         agent = self._agent
         found: list[str] = []
         for kind, server in (("heartbeats", agent.heartbeats), ("notify datagrams", agent.notify)):
+            if not server.refused:
+                continue
             errors = ((name, server.last_error(name)) for name in ("", *agent.state.members))
             found.extend(
                 f"{kind} of {name or 'a stranger'} were refused, last: {error}" for name, error in errors if error

@@ -178,6 +178,11 @@ class NotifySockets:
         """A snapshot of what has been counted."""
         return self._counters
 
+    @property
+    def refused(self) -> bool:
+        """Whether there is a `last_error` of anybody."""
+        return bool(self._errors)
+
     def last_error(self, component: str) -> str | None:
         """Why a datagram on this component's socket was last refused."""
         return self._errors.get(component)

@@ -135,6 +135,9 @@ class FakeBackend:
                 self.body["node"]["reexec"] = self.outcome
         return self.body
 
+    def status_text(self, encode: Callable[[Any], bytes]) -> bytes:
+        return encode(self.status())
+
     def why(self, component: str) -> dict[str, Any] | None:
         if all(known["name"] != component for known in self.body["components"]):
             return None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from node_manager.api.messages import encode
 from node_manager.core import node, status
 from node_manager.core.actions import (
     Action,
@@ -50,6 +51,7 @@ from node_manager.core.ordering import process_digest
 from node_manager.core.run import Phase
 from node_manager.core.spec import KillScope, NodeSpec
 from node_manager.core.states import ComponentState, State
+from node_manager.runtime.statustext import StatusText
 from tests.unit.core.books import Books, Main
 from tests.unit.core.build import T0, S, blind
 
@@ -62,6 +64,7 @@ class World(Books):
 
     def __init__(self, spec: NodeSpec | None = None, *, disk: DurableFacts | None = None, now: int = T0) -> None:
         super().__init__(disk, now)
+        self.texts = StatusText()
         self.spec = spec
         self.boot = 1
         self.examined = True
@@ -186,6 +189,12 @@ class World(Books):
             main.spec = self.configured.get(name, main.spec)
         return self.deliver(ConfigLoaded(spec=spec, **fields))
 
+    def check_status(self) -> None:
+        """What is kept of the status from one question to the next is what it would be without."""
+        fresh = status.node_status(self.state, self.now, name="h1", cgroup_mode="session")
+        frame = dict(status.frame(self.state, self.now, name="h1", cgroup_mode="session"))
+        assert encode(fresh) == self.texts.whole(frame, self.state, self.now, encode)
+
     # --- events ---------------------------------------------------------------------------------------------------
 
     def deliver(self, event: Event) -> list[Action]:
@@ -193,7 +202,7 @@ class World(Books):
         self.state, actions = node.step(self.state, event, self.now)
         self.past[-1].append((event, self.now, actions))
         check_invariants(self.state, self.now)
-        status.node_status(self.state, self.now, name="h1", cgroup_mode="session")
+        self.check_status()
         for action in actions:
             self.carry_out(action)
         if self.state.spec is not None:

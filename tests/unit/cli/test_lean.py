@@ -1,0 +1,24 @@
+"""What an agent does without."""
+
+import subprocess
+import sys
+
+import pytest
+
+_CODE = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))
+from node_manager.cli import daemon
+daemon._leave_out()
+import asyncio, hashlib
+print(hashlib.sha256(b"x").hexdigest()[:8], hashlib.blake2b(b"x", key=b"k", digest_size=4).hexdigest())
+print("libcrypto" in open("/proc/self/maps").read(), "libssl" in open("/proc/self/maps").read())
+"""
+
+
+@pytest.mark.parametrize(("missing", "openssl"), [((), False), (("_md5",), True)])
+def test_openssl_is_left_out_where_python_has_the_digests(missing: tuple[str, ...], *, openssl: bool) -> None:
+    """The digests are the same, nothing is printed; a Python that was built without its own ones keeps OpenSSL's."""
+    command = [sys.executable, "-c", _CODE, *missing]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (f"2d711642 3e332a2e\n{openssl} False\n", "") == (done.stdout, done.stderr)
