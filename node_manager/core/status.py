@@ -234,10 +234,10 @@ def component_status(node: NodeState, member: Member, now: int) -> ComponentStat
     )
 
 
-def steady(member: Member) -> bool:
-    """Tell whether all that `component_status` says follows from `member` alone, apart from `uptime_ns`.
+def steady(member: Member, now: int) -> bool:
+    """Tell whether all that `component_status` says from now on follows from `member` alone, apart from `uptime_ns`.
 
-    It runs and is ready, and its young age needs no explanation: then neither the node nor the time has a say.
+    It runs and is ready, and its age needs no explanation any more: then neither the node nor the time has a say.
     """
     state, run = member.state, member.state.run
     return (
@@ -247,7 +247,7 @@ def steady(member: Member) -> bool:
         and not run.told_to_drain
         and state.ready is True
         and state.aim is Aim.NONE
-        and state.failures == 0
+        and (state.failures == 0 or now - run.started_ns >= member.spec.restart.reset_after_ns)
     )
 
 

@@ -31,7 +31,7 @@ class StatusText:
             known = kept.get(name)
             if known is None or known[0] is not member:
                 text = encode(component_status(node, member, now))
-                if not steady(member):
+                if not steady(member, now):
                     texts.append(text)
                     continue
                 known = _parts(member, text)

@@ -401,3 +401,28 @@ class TestLevels:
         assert dict(status.levels(world.state, "app", world.now))["REJOIN_BUDGET_MS"] == "46000"
         assert component(world, "web")["rejoin_budget_ms"] == 50_000
         assert rejoin_budget_ns(checked) == 60 * S
+
+
+def test_what_is_said_of_a_component_stays_once_its_age_needs_no_explanation() -> None:
+    """After a crash the reason tells for a while how long ago it restarted; then only its uptime changes again."""
+    world = running(spec("web"))
+
+    def steady() -> bool:
+        world.check_status()
+        return status.steady(world.state.members["web"], world.now)
+
+    assert steady()
+    world.exit("web")
+    assert not steady()
+    world.advance(S)
+    world.spawned("web")
+    reset_ns = world.state.members["web"].spec.restart.reset_after_ns
+    run = world.state.members["web"].state.run
+    assert run is not None
+    world.now = run.started_ns + reset_ns - 1
+    assert not steady()
+    assert "restarted" in component(world, "web")["reason"]
+    for later_ns in (0, 1, 70 * S):
+        world.now = run.started_ns + reset_ns + later_ns
+        assert steady()
+        assert component(world, "web")["uptime_ns"] == reset_ns + later_ns
