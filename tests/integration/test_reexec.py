@@ -384,6 +384,7 @@ def test_a_version_that_fails_after_the_exec_falls_back(make_host: Make, how: st
     version(host, "1.0")
     host.start()
     host.wait_for("dies", state="backoff")
+    host.wait_for("one", state="running")
     before, events = host.pids(), host.events()
     broken = (
         "import node_manager.cli.guard as guard, node_manager.runtime.voices as voices\n"

@@ -141,7 +141,7 @@ def test_the_loop_goes_on_and_no_thread_is_started(site: Site) -> None:
 
     spec, turns = asyncio.run(beside())
     assert spec.roles == ("web",)
-    assert turns > 10
+    assert turns > 1
 
 
 def test_cancelling_ends_the_validator(site: Site) -> None:
