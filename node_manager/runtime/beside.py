@@ -3,8 +3,8 @@
     beside/NAME.NUMBER    one run of one command beside the component NAME
 
 A group is new for every run, because newer kernels kill whatever is born in one that was killed before. It costs
-some 0.2 ms of processor time, half of what the command's start does. Where none can be made the command runs in the
-agent's own group, and is held by session, descent and markers.
+some 0.2 ms of processor time, half of what the command's start does. Where none can be made, or it would be frozen,
+the command runs in the agent's own group, and is held by session, descent and markers.
 """
 
 import os
@@ -33,6 +33,8 @@ class Beside:
         path = self._path / f"{component}.{boottime_ns()}"
         try:
             path.mkdir(parents=True)
+            if cgroupfs.frozen(path):  # by a group above: what is born there would keep the agent's lock after it
+                raise OSError("it is frozen")  # noqa: TRY301 - one way out
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             with suppress(OSError):

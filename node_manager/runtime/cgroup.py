@@ -136,6 +136,8 @@ class Groups:
             self._fuse_fd = -1
         path = self.root / FUSE
         _made_anew(path)
+        if cgroupfs.frozen(path):  # what is born there would keep the agent's lock after it
+            raise OSError(f"the cgroup {path} is frozen; write 0 to cgroup.freeze there or above")
         self._fuse_fd = _open(path)
         return self._fuse_fd
 

@@ -82,9 +82,12 @@ def directory_of(pid: int) -> Path | None:
 
 
 def frozen(group: Path) -> bool:
-    """Whether what is in this group is frozen, by its own switch or by one above; False where it is not known."""
+    """Whether what is in this group is frozen, by its own switch or by one above; False where it is not known.
+
+    The kernel does not say so of an empty group with a switch of its own, nor before the last process stands still.
+    """
     try:
-        return counters(group, "cgroup.events").get("frozen", 0) != 0
+        return counters(group, "cgroup.events").get("frozen", 0) != 0 or read(group, "cgroup.freeze").strip() == "1"
     except OSError:
         return False
 

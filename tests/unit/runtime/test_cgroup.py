@@ -239,6 +239,28 @@ def test_nothing_that_a_check_or_probe_starts_escapes(fenced: Rig, ends: str) ->
 
 
 @needs_cgroups
+def test_nothing_is_begun_in_a_frozen_group(root: Path) -> None:
+    """A child that never gets its first turn would outlive a killed agent with its lock: no probe, no fuse there."""
+    groups = Groups(root)
+    groups.fuse_fd()
+    with subprocess.Popen(["/bin/sleep", "1000"]) as fuse:
+        try:
+            (root / "fuse" / "cgroup.procs").write_text(str(fuse.pid))
+            (root / "beside").mkdir()
+            for name in ("beside", "fuse"):
+                (root / name / "cgroup.freeze").write_text("1")
+            assert groups.beside.begin("comp", "1.1") is None
+            with pytest.raises(OSError, match="is frozen; write 0 to"):
+                groups.fuse_fd()
+            for name in ("beside", "fuse"):
+                (root / name / "cgroup.freeze").write_text("0")
+            assert groups.beside.begin("comp", "1.2") is not None
+            assert groups.fuse_fd() >= 0
+        finally:
+            fuse.kill()
+    groups.close()
+
+
 def test_a_successor_ends_what_an_earlier_agents_probe_left(root: Path) -> None:
     """Nobody waits for it any more, and its group is not left over."""
     fd = Groups(root).beside.begin("comp", "1.1")
