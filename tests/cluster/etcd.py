@@ -69,6 +69,11 @@ class Member:
             self.process = None
 
 
+def granted(server: str) -> set[str]:
+    """Return the ids of all leases."""
+    return {lease["ID"] for lease in ask(server, "/v3/lease/leases", {})["leases"]}
+
+
 def ask(address: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a member; OSError: it does not answer. An error of etcd's is an answer without `header`."""
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)

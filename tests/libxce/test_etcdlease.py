@@ -7,7 +7,7 @@ import pytest
 
 from node_manager.reference.clock import NS_PER_S, boottime_ns
 from node_manager.reference.loop import Loop
-from tests.cluster.etcd import MISSING, PROGRAM, alone, ask, code
+from tests.cluster.etcd import MISSING, PROGRAM, alone, ask, code, granted
 from tests.integration.host import free_port, wait_until
 from tests.libxce.conftest import MINUTE_MS, MakeDriver
 from tests.libxce.test_library import CAN_BUILD, WHY_NOT
@@ -185,17 +185,17 @@ def test_a_record_that_was_deleted_is_lost(driver: MakeDriver, server: str, name
     assert holder.hold()[0] > term
 
 
-def test_a_lease_that_etcd_does_not_know_is_no_end(driver: MakeDriver, server: str, name: str) -> None:
+def test_a_lease_that_etcd_does_not_know_is_no_end(driver: MakeDriver, server: str) -> None:
     """Revoked between granting and binding ("lease not found"): unknown, and the next renewal succeeds."""
     with Gate(server) as gate:
         holder = driver(gate.address)
         term, _until_ns = holder.hold()
+        before = granted(server)
         gate.hold("/v3/kv/txn")
         holder.order("acquire", MINUTE_MS, 0)
         wait_until(lambda: gate.held == 1, "it binds")
-        for granted in ask(server, "/v3/lease/leases", {})["leases"]:
-            if granted["ID"] != bound_to(server, name):
-                ask(server, "/v3/lease/revoke", {"ID": granted["ID"]})
+        (unbound,) = granted(server) - before
+        ask(server, "/v3/lease/revoke", {"ID": unbound})
         gate.let_go()
         word, why = holder.answer()
         assert word == "unknown"

@@ -13,7 +13,7 @@ from node_manager.heartbeat import server as limits
 from node_manager.heartbeat.codec import MAX_RECORD_BYTES
 from node_manager.heartbeat.output import FULL_STATE_S
 from node_manager.heartbeat.server import HeartbeatServer
-from tests.unit.heartbeat.support import MovableLoop, Node, Peer, child, line_of, tell
+from tests.unit.heartbeat.support import BOUND_S, MovableLoop, Node, Peer, child, line_of, tell
 
 SPEAKER = """
 import os, socket, sys
@@ -336,9 +336,10 @@ def test_a_greeted_connection_may_be_silent(loop: MovableLoop, server: Heartbeat
 
 
 def test_three_hundred_connections_are_bounded(
-    loop: MovableLoop, server: HeartbeatServer, path: Path, node: Node
+    loop: MovableLoop, server: HeartbeatServer, path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are at most so many connections; the rest is refused, and the first are still heard."""
+    monkeypatch.setattr("node_manager.heartbeat.server.HELLO_TIMEOUT_S", BOUND_S)  # none is dropped for its silence
     peers = []
     for number in range(300):
         node.owners[os.getpid()] = (f"c{number}", 1)

