@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from node_manager.runtime.procfs import ProcFs
-from tests.integration.host import Host
+from tests.integration.host import Host, wait_until
 
 LEASE_S = 4.0
 LONG_LEASE_S = 15.0
@@ -99,10 +99,16 @@ class Leased:
         temporary.replace(self.switch)
 
     def up(self, lease_s: float = LEASE_S) -> int:
-        """Start the agent and the lease; the pid of the leased component once it runs."""
+        """Start the agent and the lease; the pid of the leased component once it runs, and a successor knows the lease.
+
+        Whoever follows an agent that was killed before it had recorded the lease stops what it leased.
+        """
         self.renew(lease_s)
         self.host.start()
-        return self.running()
+        pid = self.running()
+        record = self.host.run_dir / "runtime.json"
+        wait_until(lambda: '"leases": [{' in record.read_text() and f'"pid": {pid},' in record.read_text(), "a record")
+        return pid
 
     def running(self) -> int:
         """The pid of the leased component once it runs and has written."""
