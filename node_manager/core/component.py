@@ -44,6 +44,8 @@ from node_manager.core.spec import NS_PER_S, ComponentSpec
 from node_manager.core.states import WATCHED, Aim, ComponentState, State, describe_exit, jobs_of
 from node_manager.core.watch import Watcher
 
+_WAS_ENDING = "it was ending when the agent began"
+
 
 def step(
     spec: ComponentSpec, state: ComponentState, event: ComponentEvent, now: int
@@ -231,9 +233,14 @@ class _Turn(Watcher):
             run = replace(run, readiness=replace(run.readiness, verdict=True, detail="ready when it was adopted"))
         self.set_run(run)
         self.log("component.adopted", role=self.spec.role, generation=found.generation, pid=found.pid)
-        self.enter(State.RUNNING if run.passed_startup else State.STARTING, "adopted")
-        self.state = replace(self.state, since_ns=found.started_ns)
-        self.act_on_probes()
+        if found.dying:
+            # As if it had ended already: started again when it is gone. But gone it must be, whatever the kill scope.
+            self.state = replace(self.state, aim=Aim.RESTART, ending=_WAS_ENDING)
+            self.kill(f"{_WAS_ENDING} and is still there")
+        else:
+            self.enter(State.RUNNING if run.passed_startup else State.STARTING, "adopted")
+            self.state = replace(self.state, since_ns=found.started_ns)
+            self.act_on_probes()
         if not self.state.want.up and not self.state.want.held:
             self.stop(Aim.DOWN, self.state.want.reason)
 

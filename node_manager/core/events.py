@@ -99,6 +99,8 @@ class Found:
     stop_signal: int = 15
     stop_timeout_ns: int = 10_000_000_000
     stop_tree: bool = False
+    dying: bool = False
+    """It was on its way out when it was found, and has not come to its end (it hangs in the kernel, perhaps)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ ours, so nothing is started over it.
 import os
 import select
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from node_manager.core.events import Found
 from node_manager.runtime import environment
@@ -172,7 +172,7 @@ def _prove_recorded(kept: Kept, procfs: ProcFs) -> Proven | str:
 
 
 def _proven(procfs: ProcFs, start_ticks: int, found: Found) -> Proven | None:
-    """A pidfd on this very process, which lives; None: it does not."""
+    """A pidfd on this very process, which lives, be it on its way out; None: it does not."""
     try:
         pidfd = os.pidfd_open(found.pid)
     except ProcessLookupError:
@@ -182,6 +182,7 @@ def _proven(procfs: ProcFs, start_ticks: int, found: Found) -> Proven | None:
     try:
         stat = procfs.stat(found.pid)
         if stat is not None and stat.start_ticks == start_ticks and not poller.poll(0):
+            found = replace(found, dying=procfs.dying(stat))
             return Proven(found=found, start_ticks=start_ticks, pidfd=pidfd)
     except OSError:
         os.close(pidfd)

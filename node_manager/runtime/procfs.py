@@ -5,6 +5,7 @@ read as "is gone".
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ _EXIT_CODE = 50
 """Fields from `state` (3) to `exit_code` (52)."""
 _PF_KTHREAD = 0x0020_0000
 """linux/sched.h; taken from a thread that executes a program."""
+_PF_EXITING = 0x0000_0004
+_SIGKILL = 1 << signal.SIGKILL - 1
 _CAP_SYS_PTRACE = 1 << 19
 """linux/capability.h"""
 _MARKER_PREFIX = b"XCE_"
@@ -35,6 +38,8 @@ class Stat:
     threads: int
     kernel: bool = False
     """A thread of the kernel's own: it was never started with anything, and belongs to nobody."""
+    exiting: bool = False
+    """Its first thread is on its way out."""
 
     @property
     def living(self) -> bool:
@@ -56,6 +61,7 @@ class ProcFs:
         if not data:
             return None
         fields = data[data.rindex(b")") + 2 :].split()  # the name before it may hold spaces and parentheses
+        flags = int(fields[6])
         return Stat(
             pid=pid,
             ppid=int(fields[1]),
@@ -63,7 +69,8 @@ class ProcFs:
             state=fields[0].decode("ascii"),
             start_ticks=int(fields[19]),
             threads=int(fields[17]),
-            kernel=bool(int(fields[6]) & _PF_KTHREAD),
+            kernel=bool(flags & _PF_KTHREAD),
+            exiting=bool(flags & _PF_EXITING),
         )
 
     def zombie_status(self, pid: int, start_ticks: int) -> int | None:
@@ -77,6 +84,18 @@ class ProcFs:
             return None
         status = int(fields[_EXIT_CODE - 1])
         return status if status != 0 or self._may_inspect(pid) else None
+
+    def dying(self, found: Stat) -> bool:
+        """Whether a process is as good as dead: nothing that it still does can keep it from its end.
+
+        It hangs in the kernel, then, with SIGKILL sent to it, or on its way out by itself. What writes a core ends
+        too, but is in no need of help: SIGKILL would cut the core short.
+        """
+        lines = self._status_lines(str(found.pid))
+        if int(lines.get(b"CoreDumping", b"0")):
+            return False
+        pending = int(lines.get(b"SigPnd", b"0"), 16) | int(lines.get(b"ShdPnd", b"0"), 16)
+        return bool(pending & _SIGKILL) or (found.exiting and found.threads == 1)
 
     def _may_inspect(self, pid: int) -> bool:
         """Whether ptrace_may_access holds for a process without memory: the same ids, or CAP_SYS_PTRACE."""

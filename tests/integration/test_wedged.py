@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.host import Host, wait_until
+from tests.unit.runtime.hung import silent_directory
 from tests.unit.runtime.specimens import frozen_group
 
 Make = Callable[..., Host]
@@ -164,3 +165,40 @@ def test_a_component_that_hangs_while_no_agent_runs_is_found_by_the_next(make_ho
     wait_until(lambda: "component.exited" in names(host), "its end")
     assert "component.evidence" in names(host)
     wait_until(lambda: host.component("web")["pid"] not in {pid, None}, "a new process")
+
+
+LOOKER = """
+import os, sys, time
+try:
+    os.stat(sys.argv[1])
+except OSError:
+    pass
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("scope", ["tree", "process"])
+def test_what_hangs_with_sigkill_sent_is_not_running_for_the_next_agent(
+    make_host: Make, place: Path, scope: str
+) -> None:
+    """It is as good as dead: shown so, never started over, and started as soon as it is gone."""
+    (place / "silent").mkdir()
+    command = ["/usr/bin/env", "python3", "-S", "-c", LOOKER, str(place / "silent" / "x")]
+    component = {"command": command, "stop": {"kill_scope": scope}}
+    role = {"r": {"role": "r", "user": "inherit", "components": {"web": component}}}
+    host = make_host(roles=("r",), role_files=role)
+    with silent_directory(place / "silent") as silent:
+        host.start()
+        pid = host.wait_for("web", state="running", ready=True)["pid"]
+        silent.take()
+        host.kill_agent()
+        os.kill(pid, signal.SIGKILL)
+        host.start()
+        found = host.wait_for("web", state="killing")
+        assert (found["pid"], found["ready"]) == (pid, False)
+        assert "still there" in found["reason"]
+        assert "still there" in host.ctl("why", "web")
+        silent.fail()
+        found = host.wait_for("web", state="running", ready=True)
+    assert found["pid"] != pid
+    assert names(host).count("component.spawned") == 1

@@ -155,6 +155,7 @@ EVENTS: dict[str, ComponentEvent] = {
     "restart": RestartAsked(reason="restart asked for by ann", manual=True),
     "configuration changed": RestartAsked(reason="its configuration changed"),
     "adopted": Adopted(found=Found(component=NAME, pid=99, generation=8, started_ns=900 * S, started_before=True)),
+    "adopted, dying": Adopted(found=Found(component=NAME, pid=99, generation=8, started_ns=900 * S, dying=True)),
     "spec updated": Updated(old=spec()),
     "spawned": Spawned(component=NAME, generation=1, pid=7),
     "spawned, stale": Spawned(component=NAME, generation=STALE, pid=7),

@@ -120,6 +120,10 @@ TABLE: dict[str, dict[str, str]] = {
         "stopped": "stopping live for down: RunProbe, RunProbe, Signal 15",
         "waiting": "running live: RunProbe, RunProbe",
     },
+    "adopted, dying": {
+        "stopped": "killing live for down: KillTree",
+        "waiting": "killing live for restart: KillTree",
+    },
     "spec updated": {
         "running": "~: RunProbe, RunProbe",
         "stopping": "~",

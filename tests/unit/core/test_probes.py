@@ -7,11 +7,22 @@ import pytest
 
 from node_manager.core import component, probes
 from node_manager.core.actions import Log, RunProbe
-from node_manager.core.events import Beat, Found, Notified, Outcome, PreStartDone, ProbeDone, Spawned, Stalled, Tick
-from node_manager.core.happenings import Adopted, Updated
+from node_manager.core.events import (
+    Beat,
+    ExitStatus,
+    Found,
+    Notified,
+    Outcome,
+    PreStartDone,
+    ProbeDone,
+    Spawned,
+    Stalled,
+    Tick,
+)
+from node_manager.core.happenings import Adopted, Gone, Updated
 from node_manager.core.probes import ProbeState
 from node_manager.core.run import MAX_STATUS_CHARS, RECONNECT_NS
-from node_manager.core.spec import ComponentSpec, OnFailure, ProbeKind, ProbeSpec, TcpCheck
+from node_manager.core.spec import ComponentSpec, KillScope, OnFailure, ProbeKind, ProbeSpec, StopSpec, TcpCheck
 from node_manager.core.states import State, wake_ns
 from node_manager.core.watch import RELOOK_NS
 from node_manager.core.wedge import Verdict
@@ -389,6 +400,25 @@ class TestAdopted:
         machine.take(Tick(), at=T0 + 15 * S - 1)
         assert State.RUNNING is machine.state.state
         assert told(machine.take(Tick(), at=T0 + 15 * S)) == ["Signal 15"]
+
+    @pytest.mark.parametrize("scope", KillScope)
+    def test_on_its_way_out(self, scope: KillScope) -> None:
+        """What hangs on its way out is neither ready nor started over, whatever was said of it; gone, it is at once."""
+        machine = self.adopt(
+            spec(liveness=HEARTBEAT, readiness=HEARTBEAT, stop=StopSpec(kill_scope=scope)),
+            started_before=True,
+            ready=True,
+            interval_ns=S,
+            dying=True,
+        )
+        assert (machine.state.state, machine.state.ready) == (State.KILLING, False)
+        assert machine.state.reason == "it was ending when the agent began and is still there"
+        kill = "KillTree" if scope is KillScope.TREE else "Signal 9"
+        assert told(machine.take(Tick(), at=T0 + 60 * S)) == [kill]
+        assert machine.state.reason.startswith("unkillable")
+        gone = Gone(generation=4, status=ExitStatus(signal=9), left=0)
+        assert told(machine.take(gone, at=T0 + 90 * S)) == ["EndRun", "Spawn"]
+        assert machine.state.last_exit == "it was ending when the agent began; killed by signal 9 (SIGKILL)"
 
     def test_twice(self) -> None:
         """A second process of the same component is not taken for the first."""

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from node_manager.core.actions import Signal
-from node_manager.core.events import Exited, ExitStatus, Found, Past, TreeEmpty
+from node_manager.core.actions import KillTree, Signal
+from node_manager.core.events import Exited, ExitStatus, Found, Past, SpawnFailed, TreeEmpty
 from node_manager.runtime import inheritance
 from node_manager.runtime.adoption import Findings, find
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.record import Kept, RuntimeRecord
+from tests.unit.runtime.hung import silent_directory
 from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
@@ -327,6 +328,31 @@ def test_what_ends_between_the_search_and_its_adoption_may_have_left_something(r
         assert (past.left, past.generation) == (True, kept.found.generation)
         rig.kill_tree(generation=kept.found.generation)
         assert not alive(daemon)
+
+
+def test_what_is_as_good_as_dead_is_adopted_as_such(rig: Rig, short_dir: Path) -> None:
+    """SIGKILL is sent and a file system does not answer: it lives, has to be waited for, and is never well again."""
+    place = short_dir / "silent"
+    place.mkdir()
+    with silent_directory(place) as silent, killed_agent(rig.directory, ("/bin/cat", str(place / "x"))) as kept:
+        silent.take()
+        (proven,) = search(rig, kept).proven
+        assert not proven.found.dying
+        proven.close()
+        kill(kept.found.pid)
+        (proven,) = search(rig).proven  # by its markers, too
+        assert (proven.found.pid, proven.found.dying) == (kept.found.pid, True)
+        proven.close()
+        (proven,) = search(rig, kept).proven
+        assert proven.found.dying
+        assert rig.processes.adopt(proven)
+        rig.processes.kill_tree(KillTree(component="comp", generation=6))
+        rig.spawn(("/bin/true",), generation=7)
+        assert "of an earlier start still runs" in rig.wait_for(SpawnFailed).reason
+        assert rig.of(TreeEmpty) == []
+        silent.fail()
+        rig.wait_for(TreeEmpty)
+        assert len(rig.of(Exited)) == 1
 
 
 def test_an_adopted_tree_is_killed_whole(rig: Rig) -> None:

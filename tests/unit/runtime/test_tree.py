@@ -41,8 +41,32 @@ def write_process(root: Path, pid: int, stat: str, children: str = "") -> None:
     (task / "children").write_text(children)
 
 
-def stat_line(pid: int, state: str, name: str = "x", threads: int = 1) -> str:
-    return f"{pid} ({name}) {state} 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 777 0 0\n"
+def stat_line(pid: int, state: str, name: str = "x", threads: int = 1, flags: int = 0) -> str:
+    return f"{pid} ({name}) {state} 1 {pid} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 {threads} 0 777 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "threads", "status", "dying"),
+    [
+        pytest.param(0, 1, "SigPnd:\t0\nShdPnd:\t4000\n", False, id="SIGTERM pending"),
+        pytest.param(0, 1, "SigPnd:\t100\nShdPnd:\t0\n", True, id="SIGKILL pending"),
+        pytest.param(0, 3, "SigPnd:\t0\nShdPnd:\t0000000000000101\n", True, id="SIGKILL pending for all threads"),
+        pytest.param(0, 1, "SigPnd:\t100\nShdPnd:\t100\nCoreDumping:\t1\n", False, id="writes its core"),
+        pytest.param(4, 1, "SigPnd:\t0\nShdPnd:\t0\n", True, id="on its way out"),
+        pytest.param(4, 2, "SigPnd:\t0\nShdPnd:\t0\n", False, id="its first thread alone"),
+        pytest.param(0, 1, "", False, id="gone"),
+    ],
+)
+def test_what_is_as_good_as_dead_is_known(
+    tmp_path: Path, flags: int, threads: int, status: str, *, dying: bool
+) -> None:
+    """SIGKILL that was sent, to a thread or to all, and an end that has begun; a core may be written to its end."""
+    write_process(tmp_path, 5, stat_line(5, "D", threads=threads, flags=flags))
+    (tmp_path / "5" / "status").write_text(status)
+    procfs = ProcFs(tmp_path)
+    found = procfs.stat(5)
+    assert found is not None
+    assert dying == procfs.dying(found)
 
 
 def test_stat_is_read_whatever_the_name(tmp_path: Path) -> None:
