@@ -162,7 +162,7 @@ class Agent:
             store=self._books.store,
             processes=self.processes,
             recorder=self._books.recorder,
-            listen=self._voices.listen_to,
+            listen=self._voices.listen_to_adopted,
             post=self.post,
         )
         self._uptake = Uptake(

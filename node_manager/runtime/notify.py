@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
@@ -237,19 +238,28 @@ class NotifySockets:
     def restore(self) -> bool:
         """Make the sockets anew that somebody has removed or replaced; False: all stand there.
 
-        What waits in the old ones is read first. Raises OSError with a sentence.
+        What waits in the old ones is read first. Raises OSError with a sentence for the first that cannot be made, when
+        all the others are: until it can be, each call does.
         """
         if self._untouched():
             return False
         lost = [entry for entry in self._sockets.values() if sockets.place_of(entry.path) != entry.place]
+        failure: OSError | None = None
         for entry in lost:
             self._read(entry, DISCARD_LIMIT)
-            self._make_directory()
-            sock = sockets.bind(entry.path, socket.SOCK_DGRAM, owner=entry.owner)
+            try:
+                self._make_directory()
+                sock = sockets.bind(entry.path, socket.SOCK_DGRAM, owner=entry.owner)
+            except OSError as error:
+                failure = failure or error
+                continue
             self._loop.remove_reader(entry.sock.fileno())
             entry.sock.close()
             entry.sock, entry.place = sock, sockets.place_of(entry.path)
             self._loop.add_reader(sock.fileno(), self._read, entry, READS_PER_CALLBACK)
+        if failure is not None:
+            self._looked_at = None
+            raise failure
         return bool(lost)
 
     def _untouched(self) -> bool:
@@ -299,8 +309,9 @@ class NotifySockets:
         try:
             self._directory.mkdir()
             self._directory.chmod(DIRECTORY_MODE)
-        except FileExistsError:
-            pass
+        except FileExistsError as error:
+            if not stat.S_ISDIR(self._directory.lstat().st_mode):
+                raise OSError(f"cannot use {self._directory}: it is not a directory; remove it") from error
         except OSError as error:
             raise OSError(f"cannot make {self._directory}: {error.strerror}") from error
 

@@ -1,5 +1,6 @@
 """The runtime directory: its owner, its nonce of this boot, and the lock that keeps a second agent out."""
 
+import errno
 import os
 import re
 import stat
@@ -75,6 +76,10 @@ def keep_nonce(path: Path, boot_id: str, value: str) -> None:
     name = path / _NONCE_FILE
     try:
         _write_private(name, f"{value} {boot_id}\n")
+    except IsADirectoryError as error:
+        raise RuntimeDirError(
+            f"cannot keep the nonce {name}: it, or {name.name}.new beside it, is a directory; remove that"
+        ) from error
     except OSError as error:
         raise RuntimeDirError(f"cannot keep the nonce {name}: {kernel.explain(error)}") from error
 
@@ -128,6 +133,10 @@ def _read_own(name: Path, limit: int) -> bytes | None:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            return None  # a link, or a socket: none of ours
+        raise
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _SHARED_WRITE:
         os.close(fd)

@@ -34,6 +34,8 @@ class Voices:
         self._accounts = processes.accounts
         self._notified: set[str] = set()
         """Components that have a notify socket."""
+        self._unheard: dict[str, tuple[ComponentSpec, int, int | None, OSError]] = {}
+        """Adopted components whose notify socket cannot be made: what `listen_to` was told of each, and why not."""
         self.heartbeats = HeartbeatServer(
             loop,
             settings.heartbeat_socket,
@@ -56,7 +58,18 @@ class Voices:
         if uid is None:
             uid = os.geteuid()  # nobody can be started under that name, so nobody else is to speak
         self._notified.add(spec.name)
+        self._unheard.pop(spec.name, None)
         self.notify.open(spec.name, generation, spec.notify_access, uid=uid)
+
+    def listen_to_adopted(self, spec: ComponentSpec, generation: int, uid: int | None = None) -> None:
+        """The same for what runs already: where its socket cannot be made now, `restore` tries again, and says why.
+
+        What stands in the way of one component's socket must not keep the agent from all the others.
+        """
+        try:
+            self.listen_to(spec, generation, uid)
+        except OSError as error:
+            self._unheard[spec.name] = spec, generation, uid, error
 
     def last_words(self, component: str, generation: int) -> None:
         """Take what a process had sent before its end is posted: "decommissioned" comes before its exit status."""
@@ -67,6 +80,7 @@ class Voices:
         """Close the notify sockets of components that do not exist any more."""
         for name in self._notified - self._state().members.keys():
             self._notified.discard(name)
+            self._unheard.pop(name, None)
             self.notify.close(name)
 
     def resume(self, heartbeat_fd: int, connections: tuple[KeptConnection, ...], kept: tuple[KeptSocket, ...]) -> None:
@@ -77,7 +91,11 @@ class Voices:
 
     def restore(self) -> tuple[str, ...]:
         """Make the sockets anew that somebody has removed, and say which. Raises OSError with a sentence."""
+        for spec, generation, uid, _error in tuple(self._unheard.values()):
+            self.listen_to_adopted(spec, generation, uid)
         names = (("heartbeat.sock", self.heartbeats.restore()), ("notify", self.notify.restore()))
+        for *_, error in self._unheard.values():
+            raise error
         return tuple(name for name, was_lost in names if was_lost)
 
     def close(self, *, keep_path: bool = False) -> None:

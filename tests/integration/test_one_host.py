@@ -283,6 +283,23 @@ def test_a_cleared_runtime_directory_is_made_anew(host: Host) -> None:
     assert host.pids() == before
 
 
+def test_what_stands_in_the_place_of_one_notify_socket_holds_nobody_else_up(host: Host) -> None:
+    """The next agent takes charge all the same; it says what is in the way, and listens once that is gone."""
+    host.up()
+    before = host.pids()
+    name = next(name for name, pid in before.items() if pid is not None)
+    host.kill_agent()
+    place = host.run_dir / "notify" / f"{name}.sock"
+    place.unlink()
+    place.write_text("not a socket")
+    host.up()
+    assert host.pids() == before
+    wait_until(lambda: any(f"cannot bind {place}" in text for text in host.status()["warnings"]), "it says so")
+    place.unlink()
+    wait_until(place.is_socket, "it listens")
+    wait_until(lambda: not any("cannot bind" in text for text in host.status()["warnings"]), "it says so no longer")
+
+
 def test_a_directory_that_another_agent_took_is_left_to_it(host: Host) -> None:
     """Without its lock a second agent may have come in: the first says so, and takes nothing from it."""
     host.up()

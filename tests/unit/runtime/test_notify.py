@@ -335,6 +335,46 @@ def test_a_directory_that_cannot_be_made_is_said(loop: MovableLoop, directory: P
         made.open("nginx", 1, NotifyAccess.MAIN)
 
 
+def put(place: Path, what: str) -> None:
+    """Something that is not ours, in a place of ours."""
+    if what == "file":
+        place.write_text("x")
+    elif what == "fifo":
+        os.mkfifo(place)
+    elif what == "directory":
+        place.mkdir()
+    else:
+        place.symlink_to("/tmp")
+
+
+@pytest.mark.parametrize("what", ["file", "fifo", "link"])
+def test_what_stands_in_the_directorys_place_is_said(notify: NotifySockets, directory: Path, what: str) -> None:
+    """No socket is made in somebody else's directory, and the sentence says what to do."""
+    put(directory / "notify", what)
+    with pytest.raises(OSError, match=r"^cannot use .*/notify: it is not a directory; remove it$"):
+        notify.open("nginx", 1, NotifyAccess.MAIN)
+
+
+@pytest.mark.parametrize("what", ["file", "fifo", "directory", "link"])
+def test_what_stands_in_a_sockets_place_is_said_until_it_is_gone(
+    notify: NotifySockets, directory: Path, what: str
+) -> None:
+    """A look that fails is not forgotten at the next, and keeps no other socket from being made anew."""
+    first, other = notify.open("a", 1, NotifyAccess.MAIN), notify.open("b", 1, NotifyAccess.MAIN)
+    first.unlink()
+    other.unlink()
+    put(first, what)
+    os.utime(directory / "notify", ns=(1, 1))
+    for _ in range(3):
+        with pytest.raises(OSError, match=r"cannot bind .*/a\.sock: something that is not a socket stands there; move"):
+            notify.restore()
+        assert other.is_socket()
+        os.utime(directory / "notify", ns=(1, 1))
+    first.rename(directory / "away")
+    assert notify.restore()
+    assert first.is_socket()
+
+
 # --- the agent to systemd ---------------------------------------------------------------------------------------
 
 

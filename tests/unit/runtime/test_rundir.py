@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -73,11 +74,17 @@ def spoil(nonce_file: Path, how: str) -> None:
         nonce_file.write_text(nonce_file.read_text()[:10])
     elif how == "mode":
         nonce_file.chmod(0o664)
+    elif how in {"link", "fifo", "socket"}:
+        nonce_file.unlink()
+        if how == "link":
+            nonce_file.symlink_to("/etc/hostname")
+        else:
+            os.mknod(nonce_file, 0o600 | (stat.S_IFIFO if how == "fifo" else stat.S_IFSOCK))
     else:
         nonce_file.write_bytes(bytes(range(120, 180)))
 
 
-@pytest.mark.parametrize("how", ["missing", "torn", "mode", "garbage"])
+@pytest.mark.parametrize("how", ["missing", "torn", "mode", "garbage", "link", "fifo", "socket"])
 def test_a_lost_nonce_is_taken_back_from_the_record(tmp_path: Path, how: str) -> None:
     """Whatever became of its file, a host goes on with the nonce that its processes carry, and keeps it again."""
     first = rundir.nonce(tmp_path, "boot")
@@ -86,6 +93,16 @@ def test_a_lost_nonce_is_taken_back_from_the_record(tmp_path: Path, how: str) ->
     assert first == rundir.nonce(tmp_path, "boot")
     (tmp_path / "runtime.json").unlink()
     assert first == rundir.nonce(tmp_path, "boot")
+
+
+@pytest.mark.parametrize("name", ["nonce", "nonce.new"])
+def test_a_directory_in_the_nonces_place_is_said(tmp_path: Path, name: str) -> None:
+    """What stands there may be somebody's: it is not removed, and the sentence says what to do."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(
+        RuntimeDirError, match=r"^cannot keep the nonce .*/nonce: it, or nonce\.new beside it, is a dir"
+    ):
+        rundir.nonce(tmp_path, "boot")
 
 
 @pytest.mark.parametrize("how", ["absent", "boot", "mode", "torn", "nonce", "directory"])
