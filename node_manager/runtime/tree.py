@@ -219,15 +219,23 @@ class Trees:
         The zombie keeps the number of its session: who is seen in it now is proven to be. None: cannot tell whether
         there is anybody.
         """
-        count = 0
         try:
-            table = self._processes() if self._needs_table(owner) else None
-            for step, found in enumerate(self._walk(owner, newest, table)):
-                count += found is not None and found.pid != root_pid  # the table of this turn may show it alive
-                if step >= _MAX_STEPS_AT_ONCE or count >= _MAX_LEFT:
-                    return count or None
+            count = self._count(owner, newest, root_pid)
+            if count == 0 and self.populated(owner, newest):
+                # Somebody forks behind the look's back; or the kernel has not done with the root itself: look again.
+                count = self._count(owner, newest, root_pid) or (None if self.populated(owner, newest) else 0)
         except OSError:  # no descriptors left
             return None
+        return count
+
+    def _count(self, owner: Owner, newest: int, root_pid: int) -> int | None:
+        """How many one short look meets beside the root; None: it met nobody, and was not complete. Raises OSError."""
+        count = 0
+        table = self._processes() if self._needs_table(owner) else None
+        for step, found in enumerate(self._walk(owner, newest, table)):
+            count += found is not None and found.pid != root_pid  # the table of this turn may show it alive
+            if step >= _MAX_STEPS_AT_ONCE or count >= _MAX_LEFT:
+                return count or None
         return count
 
     def look(self, owner: Owner, newest: int) -> Iterator[Stat | None]:

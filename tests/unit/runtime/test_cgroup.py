@@ -15,7 +15,7 @@ from node_manager.runtime import cgroupfs
 from node_manager.runtime.accounts import Accounts
 from node_manager.runtime.cgroup import OOM_FRESH_S, Groups
 from node_manager.runtime.helpers import HelperPlan, HelperResult
-from node_manager.runtime.procfs import ProcFs
+from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.spawn import NATIVE, LaunchPlan, launch
 from tests.unit.runtime.cgroups import delegated, needs_cgroups
 from tests.unit.runtime.rig import Rig, alive, kill, python, shell
@@ -205,6 +205,30 @@ def test_nothing_that_a_component_starts_escapes(fenced: Rig) -> None:
     fenced.kill_tree()
     assert not alive(hidden)
     assert not groups.populated("comp", 1)
+
+
+class Slippery(ProcFs):
+    """What is called `hidden` forks and exits behind each look: of the pids that were listed none is there."""
+
+    def stat(self, pid: int) -> Stat | None:
+        return None if _command(pid) == "hidden" else super().stat(pid)
+
+
+@needs_cgroups
+@pytest.mark.usefixtures("no_leaks")
+def test_what_hides_from_a_look_is_not_nobody(short_dir: Path, root: Path) -> None:
+    """Where the kernel says that somebody lives in the group and nobody was met, it is unknown who is left, never 0."""
+    rig = Rig(short_dir, groups=Groups(root), procfs=Slippery())
+    main = rig.start(python(ESCAPE))
+    groups = groups_of(rig)
+    rig.run_until(lambda: any(_command(pid) == "hidden" for pid in groups.members("comp", 1)), "the daemon")
+    kill(main)
+    assert rig.exited().left is None
+    cgroupfs.write(root, "cgroup.kill", "1")
+    rig.run_until(lambda: not groups.populated("comp", 1), "its end")
+    kill(rig.start(("/bin/sleep", "1000"), generation=2))
+    assert rig.exited(2).left == 0
+    rig.close()
 
 
 @needs_cgroups
