@@ -184,3 +184,11 @@ class ProcFs:
             return b""
         finally:
             os.close(fd)
+
+
+def children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
+    """Who is whose parent in a table of processes."""
+    children: dict[int, list[int]] = {}
+    for found in table.values():
+        children.setdefault(found.ppid, []).append(found.pid)
+    return children

@@ -25,7 +25,7 @@ from itertools import islice
 from node_manager.runtime import environment
 from node_manager.runtime.cgroup import Groups
 from node_manager.runtime.cgroupfs import Watches
-from node_manager.runtime.procfs import ProcFs, Stat
+from node_manager.runtime.procfs import ProcFs, Stat, children_of
 from node_manager.runtime.slices import Slices
 
 MAX_MEMBERS = 4096
@@ -474,14 +474,7 @@ class Trees:
     def _children_in(self, table: dict[int, Stat]) -> dict[int, list[int]]:
         """Who is whose parent; of the table of this turn worked out once, however many components end in it."""
         if table is not self._table:
-            return _children_of(table)
+            return children_of(table)
         if self._children is None:
-            self._children = _children_of(table)
+            self._children = children_of(table)
         return self._children
-
-
-def _children_of(table: dict[int, Stat]) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for found in table.values():
-        children.setdefault(found.ppid, []).append(found.pid)
-    return children
