@@ -21,6 +21,8 @@ command -v pkg-config >/dev/null || packages="$packages pkg-config"
 # The cluster of three manager hosts: a real etcd, and networks between the hosts.
 command -v etcd >/dev/null || packages="$packages etcd-server"
 command -v ip >/dev/null || packages="$packages iproute2"
+# System calls are made to fail, and writers killed at each of them.
+command -v strace >/dev/null || packages="$packages strace"
 # Components' files are rotated by the real thing.
 command -v logrotate >/dev/null || [ -x /usr/sbin/logrotate ] || packages="$packages logrotate"
 if [ -n "$packages" ] && command -v apt-get >/dev/null; then
