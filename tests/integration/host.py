@@ -238,13 +238,17 @@ class Host:
         return not left
 
     def processes(self) -> list[int]:
-        """Return the living processes that carry this host's marker, or belong to one of its jobs.
+        """Return the living processes that carry this host's marker or are of one of its jobs, with their descendants.
 
-        Some programs (nginx) write over their environment; their command names the place too.
+        Some programs (nginx) write over their environment; their command names the place too, but not their workers'.
         """
         procfs = ProcFs()
         ours = str(self.base)
-        return [stat.pid for stat in procfs.table().values() if stat.living and ours in _texts_of(stat.pid)]
+        table = {pid: stat for pid, stat in procfs.table().items() if stat.living}
+        found = {pid for pid in table if ours in _texts_of(pid)}
+        while more := {pid for pid, stat in table.items() if stat.ppid in found} - found:
+            found |= more
+        return sorted(found)
 
     # --- questions and commands -------------------------------------------------------------------------------------
 
