@@ -184,7 +184,8 @@ def test_what_happens_in_between_is_not_lost(make_host: Make, place: Path) -> No
     )
     version(host, "1.0")
     host.start()
-    host.wait_for("quits", state="running")
+    for name in ("quits", "stays"):
+        host.wait_for(name, state="running")
     pids = host.pids()
     assert pids["quits"] is not None
     with between(host, place):
