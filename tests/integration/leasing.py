@@ -106,9 +106,13 @@ class Leased:
         self.renew(lease_s)
         self.host.start()
         pid = self.running()
-        record = self.host.run_dir / "runtime.json"
-        wait_until(lambda: '"leases": [{' in record.read_text() and f'"pid": {pid},' in record.read_text(), "a record")
+        wait_until(lambda: self._recorded(pid), "the record of process and lease")
         return pid
+
+    def _recorded(self, pid: int) -> bool:
+        record = self.host.run_dir / "runtime.json"
+        text = record.read_text() if record.exists() else ""
+        return '"leases": [{' in text and f'"pid": {pid},' in text
 
     def running(self) -> int:
         """The pid of the leased component once it runs and has written."""
