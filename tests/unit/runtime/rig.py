@@ -35,15 +35,6 @@ def shell(script: str) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script)
 
 
-class Ahead(asyncio.SelectorEventLoop):
-    """A loop whose clock can be set ahead: what waits for a time has waited for it then."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead_s
-
-
 class Rig:
     """One agent's worth of runtime. `run_until` turns the loop until something is so."""
 

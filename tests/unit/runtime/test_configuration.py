@@ -15,13 +15,14 @@ from node_manager.core.spec import NodeSpec
 from node_manager.runtime.configuration import LEAST_S, RELOAD_TIMEOUT_S, Configuration
 from node_manager.runtime.settings import Settings
 from tests.unit.config.site import BOOT, PLAIN_BOOT, PLAIN_ROLE, Site
-from tests.unit.runtime.rig import BOUND_S, Ahead
+from tests.unit.heartbeat.support import MovableLoop
+from tests.unit.runtime.rig import BOUND_S
 
 
 class Reader:
     """A configuration that is read, and what came of each reading."""
 
-    def __init__(self, loop: Ahead, settings: Settings) -> None:
+    def __init__(self, loop: MovableLoop, settings: Settings) -> None:
         self.loop = loop
         self.loaded: list[tuple[int, ...]] = []
         self.failed: list[tuple[str, tuple[int, ...]]] = []
@@ -59,7 +60,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     site = Site(tmp_path)
     site.write(BOOT, PLAIN_BOOT)
     site.write("roles/web.yaml", PLAIN_ROLE)
-    loop = Ahead()
+    loop = MovableLoop()
     made = Reader(loop, Settings(sources=site.sources, log_dir=None))
     yield made
     made.reading.close()
@@ -77,7 +78,7 @@ def test_a_reload_whose_check_hangs_fails_in_time_and_the_next_one_is_read(
         within.setattr(sys, "executable", hanging)
         reader.reading.request(7)
         child = reader.hung()
-    reader.loop.ahead_s += RELOAD_TIMEOUT_S
+    reader.loop.advance(RELOAD_TIMEOUT_S)
     reader.turn_until(lambda: reader.failed, "the failure")
     ((error, ids),) = reader.failed
     assert ids == (7,)
@@ -98,12 +99,12 @@ def test_who_asks_during_a_reading_that_hangs_does_not_wait_for_two(
     monkeypatch.setattr(sys, "executable", hanging)
     reader.reading.request(7)
     reader.hung()
-    reader.loop.ahead_s += 5
+    reader.loop.advance(5)
     reader.reading.request(8)
-    reader.loop.ahead_s += RELOAD_TIMEOUT_S - 5
+    reader.loop.advance(RELOAD_TIMEOUT_S - 5)
     reader.turn_until(lambda: reader.failed, "the first failure")
     reader.hung()
-    reader.loop.ahead_s += LEAST_S
+    reader.loop.advance(LEAST_S)
     reader.turn_until(lambda: len(reader.failed) > 1, "the second failure")
     assert [ids for _, ids in reader.failed] == [(7,), (8,)]
 

@@ -15,7 +15,8 @@ from node_manager.runtime import preflight
 from node_manager.runtime.accounts import Account, Accounts
 from node_manager.runtime.preflight import MAX_HANGING, Preflight
 from tests.unit.core.build import TCP, S, spec
-from tests.unit.runtime.rig import BOUND_S, Ahead
+from tests.unit.heartbeat.support import MovableLoop
+from tests.unit.runtime.rig import BOUND_S
 
 COMMAND = CommandSpec(command=("true",))
 
@@ -27,7 +28,7 @@ class Desk:
         self.accounts = accounts or Nss()
         if accounts is None:
             self.accounts.answers.set()
-        self.loop = Ahead()
+        self.loop = MovableLoop()
         self.posted: list[Event] = []
         self.gone: list[object] = []
         self.preflight = Preflight(
@@ -53,7 +54,7 @@ class Desk:
 
     def wait_in_vain(self) -> None:
         """Have what is under way wait for as long as an answer may take."""
-        self.loop.ahead_s += BOUND_S
+        self.loop.advance(BOUND_S)
         self.run()
 
     def run(self) -> None:
