@@ -142,7 +142,11 @@ class WhyStatus(TypedDict):
 
 def node_status(node: NodeState, now: int, *, name: str, cgroup_mode: str) -> NodeStatus:
     """Return the whole view. `name` is the host's own, for as long as no configuration names it."""
-    found = frame(node, now, name=name, cgroup_mode=cgroup_mode)
+    return complete(frame(node, now, name=name, cgroup_mode=cgroup_mode), node, now)
+
+
+def complete(found: NodeStatus, node: NodeState, now: int) -> NodeStatus:
+    """Put the components into a frame, and return it."""
     found["components"].extend(component_status(node, member, now) for member in in_order(node))
     return found
 

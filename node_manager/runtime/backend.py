@@ -149,10 +149,8 @@ class AgentBackend:
         return self._admins.includes(gid, groups)
 
     def _status(self) -> NodeStatus:
-        state, now = self._agent.state, boottime_ns()
-        found = self._frame(now)
-        found["components"].extend(status.component_status(state, member, now) for member in status.in_order(state))
-        return found
+        now = boottime_ns()
+        return status.complete(self._frame(now), self._agent.state, now)
 
     def _frame(self, now: int) -> NodeStatus:
         """Return the status without its components."""

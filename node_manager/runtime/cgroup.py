@@ -137,7 +137,7 @@ class Groups:
         path = self.root / FUSE
         _made_anew(path)
         if cgroupfs.frozen(path):  # what is born there would keep the agent's lock after it
-            raise OSError(f"the cgroup {path} is frozen; write 0 to cgroup.freeze there or above")
+            raise OSError(f"the cgroup {path} is frozen; {cgroupfs.THAW}")
         self._fuse_fd = _open(path)
         return self._fuse_fd
 

@@ -81,6 +81,10 @@ def directory_of(pid: int) -> Path | None:
     return Path(mount[1], Path(name).relative_to(mount[0]))
 
 
+THAW = "write 0 to cgroup.freeze there or above"
+"""What to do about a group that is frozen."""
+
+
 def frozen(group: Path) -> bool:
     """Whether what is in this group is frozen, by its own switch or by one above; False where it is not known.
 

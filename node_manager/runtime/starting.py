@@ -121,7 +121,7 @@ class Starter:
             # Its first act is to die with the agent, and it would not come to that: should the agent be killed
             # meanwhile, the child would keep the agent's lock, and no other one could begin.
             text = f"cannot start {action.component}: its cgroup {group.inner} is frozen"
-            raise LaunchError(0, "cgroup", f"{text}; write 0 to cgroup.freeze there or above")
+            raise LaunchError(0, "cgroup", f"{text}; {cgroupfs.THAW}")
         return group
 
     def _open_output(self, action: Spawn) -> int | None:
