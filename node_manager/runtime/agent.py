@@ -371,9 +371,6 @@ class Agent:
         self._scheduled = False
         if self._closed:
             return
-        stalled_ns = self._time.stalled_ns()
-        if stalled_ns:
-            self._step(Stalled(duration_ns=stalled_ns))
         for _ in range(EVENTS_PER_TURN):
             if not self._queue:
                 break
@@ -384,7 +381,14 @@ class Agent:
             self._schedule()
 
     def _step(self, event: Event) -> None:
-        self.state, actions = self._core_step(self.state, event, boottime_ns())
+        now = boottime_ns()
+        stalled_ns = self._time.stalled_ns(now)
+        if stalled_ns:  # nothing is judged by time in which nobody listened
+            self._tell_core(Stalled(duration_ns=stalled_ns), now)
+        self._tell_core(event, now)
+
+    def _tell_core(self, event: Event, now: int) -> None:
+        self.state, actions = self._core_step(self.state, event, now)
         self._changed = self._changed or bool(actions)
         for action in actions:
             if not isinstance(action, Log):

@@ -223,9 +223,6 @@ class Engine:
         self._turned()
 
     def _work(self) -> None:
-        stalled_ns = self._time.stalled_ns()
-        if stalled_ns:
-            self._step(Stalled(duration_ns=stalled_ns))
         for _ in range(EVENTS_PER_TURN):
             if not self._queue:
                 break
@@ -237,7 +234,14 @@ class Engine:
             self._schedule()
 
     def _step(self, event: Event) -> None:
-        self.state, actions = core.step(self.state, event, boottime_ns())
+        now = boottime_ns()
+        stalled_ns = self._time.stalled_ns(now)
+        if stalled_ns:  # nothing is judged by time in which nobody listened
+            self._tell_core(Stalled(duration_ns=stalled_ns), now)
+        self._tell_core(event, now)
+
+    def _tell_core(self, event: Event, now: int) -> None:
+        self.state, actions = core.step(self.state, event, now)
         for action in actions:
             self._carry_out(action)
 

@@ -1,8 +1,10 @@
 """The agent's sense of time: when the core needs a tick, how long the agent itself could not listen, the wall clock.
 
-The timer never stands for later than a pulse from now. So whenever the loop turns it knows since when it has not been
-heard of at the most, whatever kept it: SIGSTOP, a suspended host, a starved machine, a callback of its own that took
-too long. Without a pulse only a stall over a deadline would be seen, and one that began long before it not measured.
+The timer never stands for later than a pulse from now. So whoever looks at the clock knows since when the loop has not
+turned at the most, whatever kept it: SIGSTOP, a suspended host, a starved machine, a callback of its own that took too
+long. Without a pulse only a stall over a deadline would be seen, and one that began long before it not measured. A
+stall may begin and end at any instruction, in the middle of a turn as well as between two: so it is looked for before
+each event that the core is told of, and before the timer is set anew.
 """
 
 import asyncio
@@ -32,33 +34,39 @@ class Timekeeper:
         self._tick = tick
         self._pulse = pulse
         self._wanted_ns: int | None = None
-        self._armed_ns: int | None = None
+        self._due_ns: int | None = None
+        """When the loop has to have turned by."""
+        self._stalled_ns = 0
+        """What was seen of stalls and nobody has asked for yet."""
         self._timer = BootTimer(loop, self._expired)
 
     def arm(self, at_ns: int | None) -> None:
         """Have a tick at `at_ns` of CLOCK_BOOTTIME, at once if that is past; None: none. For the end of each turn."""
         now = boottime_ns()
+        self._look(now)
         self._wanted_ns = at_ns
         pulse_ns = now + PULSE_NS
-        self._armed_ns = pulse_ns if at_ns is None else min(max(at_ns, now), pulse_ns)
-        self._timer.arm(self._armed_ns)
+        self._due_ns = pulse_ns if at_ns is None else min(max(at_ns, now), pulse_ns)
+        self._timer.arm(self._due_ns)
 
-    def stalled_ns(self) -> int:
+    def stalled_ns(self, now: int) -> int:
         """Return for how long the loop has not turned beyond what it should, once for each stall; 0: it has not."""
-        late_ns = self._late_ns()
-        if late_ns:
-            self._armed_ns = None
-        return late_ns
+        self._look(now)
+        stalled_ns, self._stalled_ns = self._stalled_ns, 0
+        return stalled_ns
 
     def close(self) -> None:
         """Stop for good."""
         self._timer.close()
 
-    def _late_ns(self) -> int:
-        late_ns = 0 if self._armed_ns is None else boottime_ns() - self._armed_ns
-        return late_ns if late_ns > STALL_NS else 0
+    def _look(self, now: int) -> None:
+        if self._due_ns is not None and now - self._due_ns > STALL_NS:
+            self._stalled_ns += now - self._due_ns
+            self._due_ns = now + PULSE_NS
 
     def _expired(self) -> None:
+        now = boottime_ns()
+        self._look(now)
         self._pulse()
-        if self._late_ns() or (self._wanted_ns is not None and self._wanted_ns <= boottime_ns()):
+        if self._stalled_ns or (self._wanted_ns is not None and self._wanted_ns <= now):
             self._tick()

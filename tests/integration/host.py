@@ -206,15 +206,43 @@ class Host:
             return False
 
     def up(self) -> None:
-        """Start the agent and wait until everything is ready."""
+        """Start the agent and wait until everything is ready, and recorded for a successor."""
         self.start()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until everything is ready, and what a successor has to know of it is recorded."""
         self.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+        wait_until(self._recorded, "the record of what runs, and the copy of the configuration")
+
+    def _recorded(self) -> bool:
+        """A killed agent's successor knows what was recorded, which comes a moment after it is shown."""
+        record = self.run_dir / "runtime.json"
+        if not record.exists() or not (self.state_dir / "config.json").exists():
+            return False
+        kept = json.loads(record.read_bytes())
+        status = self.status()
+        ready = {one["name"]: one["pid"] for one in status["components"] if one["pid"] is not None and one["ready"]}
+        leased = any(fact.get("valid_until_ns") for fact in status["facts"])
+        return ready == {one["component"]: one["pid"] for one in kept["processes"] if one["ready"]} and (
+            bool(kept["leases"]) or not leased
+        )
 
     def kill_agent(self) -> None:
         """Kill the agent with SIGKILL."""
         assert self.agent is not None
         self.agent.kill()
         self.agent.wait(BOUND_S)
+
+    def wait_for_record(self, *parts: str) -> None:
+        """Wait until the runtime record holds these parts: who follows a killed agent knows what was recorded."""
+        record = self.run_dir / "runtime.json"
+
+        def look() -> bool:
+            text = record.read_text() if record.exists() else ""
+            return all(part in text for part in parts)
+
+        wait_until(look, f"{' and '.join(parts)} in the runtime record")
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         """End the agent as a user would, and return its exit status."""

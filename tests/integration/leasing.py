@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from node_manager.runtime.procfs import ProcFs
-from tests.integration.host import Host, wait_until
+from tests.integration.host import Host
 
 LEASE_S = 4.0
 LONG_LEASE_S = 15.0
@@ -106,13 +106,8 @@ class Leased:
         self.renew(lease_s)
         self.host.start()
         pid = self.running()
-        wait_until(lambda: self._recorded(pid), "the record of process and lease")
+        self.host.wait_for_record('"leases": [{', f'"pid": {pid},')
         return pid
-
-    def _recorded(self, pid: int) -> bool:
-        record = self.host.run_dir / "runtime.json"
-        text = record.read_text() if record.exists() else ""
-        return '"leases": [{' in text and f'"pid": {pid},' in text
 
     def running(self) -> int:
         """The pid of the leased component once it runs and has written."""

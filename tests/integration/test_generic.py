@@ -283,13 +283,13 @@ def test_under_systemd_the_agent_waits_for_its_configuration(make_host: Make, pl
         host.write_config("version: 1\nroles: [worker\n")
         wait_until(lambda: f"{host.config}:" in host.status()["node"]["config_error"], "it names the line")
         host.write_config()
-        host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+        host.wait_until_ready()
         # Gone again, and the agent dies: the last good copy is in force, and says so.
         host.config.unlink()
         before = host.pids()
         host.kill_agent()
         host.start(NOTIFY_SOCKET=str(place / "systemd.sock"))
-        host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+        host.wait_until_ready()
         assert host.pids() == before
         assert host.status()["node"]["config_error"]
     finally:

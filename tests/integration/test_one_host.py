@@ -217,7 +217,7 @@ def test_a_log_that_nobody_reads_does_not_touch_supervision(host: Host) -> None:
     os.set_blocking(writing, True)
     host.start(stderr=writing)
     os.close(writing)
-    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    host.wait_until_ready()
     for gone in (False, True):
         if gone:
             os.close(reading)
@@ -266,7 +266,7 @@ def test_a_cleared_runtime_directory_is_made_anew(host: Host) -> None:
     wait_until((host.run_dir / "runtime.json").exists, "it has a record again")
     (event,) = [event for event in host.events() if event["event"] == "agent.runtime_dir_restored"]
     assert event["what"] == "lock, nonce, runtime.json, heartbeat.sock, notify, status.sock"
-    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    host.wait_until_ready()
     assert host.pids() == before
     assert (host.run_dir / "nonce").read_text() == nonce
     second = host.run("xce-node-manager", "run", *host.options(), f"--log-dir={host.log_dir}", ok=1)
@@ -274,7 +274,7 @@ def test_a_cleared_runtime_directory_is_made_anew(host: Host) -> None:
     assert f"another node manager (pid {host.agent.pid})" in second.stderr
     # A component that was started since is heard on the new sockets, and the next agent knows all of them.
     host.ctl("restart", "apiserver", "worker")
-    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    host.wait_until_ready()
     host.ctl("stop", "scheduler")  # the way to its fuse went with the directory: the next agent could not rely on it
     host.wait_for("scheduler", state="stopped")
     before = host.pids()

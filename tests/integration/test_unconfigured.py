@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.host import BOUND_S, Host, wait_until
+from tests.integration.host import Host, wait_until
 from tests.integration.test_generic import make_with
 from tests.integration.test_handing_over import systemd
 
@@ -29,7 +29,7 @@ def left_running(make_host: Make, place: Path) -> tuple[Host, str]:
         plain={"command": ["/bin/sleep", "300"], "stop": {"signal": "INT"}},
     )
     host.start()
-    host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+    host.wait_until_ready()
     wait_until(said.exists, "it has its trap")
     host.ctl("decommission", "--reason", "sold")
     host.kill_agent()
@@ -119,6 +119,6 @@ def test_components_that_connect_before_they_are_adopted_are_heard(host: Host, p
         wait_until(lambda: _waiting(host) or "stranger" in str(host.status()["warnings"]), "a component connects")
         assert host.status()["node"]["state"] == "waiting-config"
         host.write_config(configuration)
-        host.ctl("wait", "--for", "ready", "--timeout", f"{BOUND_S:g}s")
+        host.wait_until_ready()
         assert not [text for text in host.status()["warnings"] if "stranger" in text]
         assert before == host.pids()

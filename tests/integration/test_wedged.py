@@ -158,6 +158,7 @@ def test_a_state_directory_that_cannot_be_written_does_not_save_a_wedge(make_hos
 def test_a_component_that_hangs_while_no_agent_runs_is_found_by_the_next(make_host: Make, place: Path) -> None:
     """What hung between two agents never says hello to the new one: it is silent by what it promised to the old."""
     host, pid = begin(make_host, place)
+    host.wait_for_record('"interval_ns": 200000000')
     host.kill_agent()
     fall(place, "wait")
     host.start()

@@ -75,9 +75,9 @@ def test_a_deadline_brings_a_tick(watch: Watch) -> None:
 def test_nothing_is_a_stall_while_the_loop_turns(watch: Watch) -> None:
     """A deadline that was past already when it was set says nothing about the loop."""
     watch.time.arm(boottime_ns() - 60 * S)
-    assert watch.time.stalled_ns() == 0
+    assert watch.time.stalled_ns(boottime_ns()) == 0
     watch.fire()
-    assert watch.time.stalled_ns() == 0
+    assert watch.time.stalled_ns(boottime_ns()) == 0
 
 
 STOPPED = """
@@ -99,7 +99,30 @@ def test_a_stopped_process_knows_for_how_long(watch: Watch, deadline_ns: int | N
         while boottime_ns() - before_ns < stop_s * S:
             signal.sigtimedwait((), 0.05)
     most_ns = boottime_ns() - before_ns
-    stalled_ns = watch.time.stalled_ns()
+    stalled_ns = watch.time.stalled_ns(boottime_ns())
     assert STALL_NS < stalled_ns <= most_ns
     assert stalled_ns >= stop_s * S - PULSE_NS
-    assert watch.time.stalled_ns() == 0
+    assert watch.time.stalled_ns(boottime_ns()) == 0
+
+
+def test_a_stall_between_two_looks_is_seen_by_the_next_timer(watch: Watch) -> None:
+    """A turn that was held up after its last event says so, though its timer is set anew; a second stall adds up."""
+    watch.time.arm(None)
+    _pass(PULSE_NS + STALL_NS + S // 10)
+    watch.time.arm(boottime_ns() + 3600 * S)
+    watch.fire()
+    assert watch.ticks == 1, "the core is told of it without anything else that is due"
+    first_ns = watch.time.stalled_ns(boottime_ns())
+    assert first_ns > STALL_NS
+    watch.time.arm(None)
+    _pass(PULSE_NS + STALL_NS + S // 10)
+    watch.time.arm(None)
+    _pass(PULSE_NS + STALL_NS + S // 10)
+    assert watch.time.stalled_ns(boottime_ns()) > 2 * STALL_NS
+
+
+def _pass(duration_ns: int) -> None:
+    """Hold the loop up."""
+    until_ns = boottime_ns() + duration_ns
+    while boottime_ns() < until_ns:
+        signal.sigtimedwait((), 0.05)
