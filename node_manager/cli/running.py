@@ -38,6 +38,7 @@ from node_manager.runtime.notify import SystemdNotifier
 from node_manager.runtime.rundir import RuntimeDirError
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.store import StateDirError
+from node_manager.runtime.timekeeper import CALM_PULSE_NS, PULSE_NS
 
 STATUS_NAME = "status"
 HEARTBEAT_NAME = "heartbeat"
@@ -101,6 +102,13 @@ def _run(settings: Settings, systemd: SystemdNotifier, sink: logs.Sink, origin: 
         return EX_NOT_SO
 
 
+def calm_pulse_ns(watchdog_s: float | None) -> int:
+    """Return how often the loop has to turn while nothing is near: a watchdog wants to hear of it in time."""
+    if watchdog_s is None:
+        return CALM_PULSE_NS
+    return max(PULSE_NS, min(CALM_PULSE_NS, round(watchdog_s * NS_PER_S / FEEDS_PER_INTERVAL)))
+
+
 class _Daemon:
     """The agent, its status socket, its signals and its word to systemd.
 
@@ -137,6 +145,7 @@ class _Daemon:
                 turned=self._turned,
                 settled=self._settled,
                 kept=None if handed is None else handed.agent,
+                calm_pulse_ns=calm_pulse_ns(systemd.watchdog_interval_s),
             )
         except BaseException:
             self._close_journal()

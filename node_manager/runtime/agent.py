@@ -56,7 +56,7 @@ from node_manager.runtime.outstanding import Outstanding
 from node_manager.runtime.process import Processes
 from node_manager.runtime.settings import Settings
 from node_manager.runtime.takeover import Takeover
-from node_manager.runtime.timekeeper import STALL_NS, WALL_STEP_NS, Timekeeper, wall_offset_ns
+from node_manager.runtime.timekeeper import CALM_PULSE_NS, STALL_NS, WALL_STEP_NS, Timekeeper, wall_offset_ns
 from node_manager.runtime.uptake import Uptake
 from node_manager.runtime.voices import Voices
 
@@ -93,6 +93,7 @@ class Agent:
         turned: Callable[[], None] = lambda: None,
         settled: Callable[[], None] = lambda: None,
         kept: Kept | None = None,
+        calm_pulse_ns: int = CALM_PULSE_NS,
     ) -> None:
         self._core_step = step
         self.loop = loop
@@ -118,7 +119,7 @@ class Agent:
         locks = None if kept is None else kept.locks
         self._books = Books(loop, settings, boot_id=self.boot_id, post=self.post, locks=locks)
         self.troubles = self._books.troubles
-        self._time = Timekeeper(loop, tick=self._tick, pulse=self._pulse)
+        self._time = Timekeeper(loop, tick=self._tick, pulse=self._pulse, calm_pulse_ns=calm_pulse_ns)
         groups, self.unfenced = cgroup.claim(
             settings.runtime_dir, lambda text: log.warning("agent.warning", detail=text)
         )

@@ -16,6 +16,9 @@ from node_manager.runtime.clock import BootTimer, boottime_ns
 
 PULSE_NS = 1 * NS_PER_S
 """How often the loop turns at least. Of a stall, at most so much is not seen."""
+CALM_PULSE_NS = 2 * NS_PER_S
+"""The same while the next deadline is further than CALM_NS away: then a little more of a stall harms nobody."""
+CALM_NS = 30 * NS_PER_S
 STALL_NS = 1 * NS_PER_S
 """A timer that fires later than this was not heard in time: the agent itself was stopped, suspended or starved."""
 WALL_STEP_NS = NS_PER_S // 10
@@ -28,9 +31,20 @@ def wall_offset_ns() -> int:
 
 
 class Timekeeper:
-    """One timer. `pulse` is called whenever it fires, and has to lead to a turn; `tick` when the core has to look."""
+    """One timer. `pulse` is called whenever it fires, and has to lead to a turn; `tick` when the core has to look.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, tick: Callable[[], None], pulse: Callable[[], None]) -> None:
+    `calm_pulse_ns`: as CALM_PULSE_NS, where somebody else counts on turns (a watchdog).
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        tick: Callable[[], None],
+        pulse: Callable[[], None],
+        calm_pulse_ns: int = CALM_PULSE_NS,
+    ) -> None:
+        self._calm_pulse_ns = calm_pulse_ns
         self._tick = tick
         self._pulse = pulse
         self._wanted_ns: int | None = None
@@ -45,8 +59,10 @@ class Timekeeper:
         now = boottime_ns()
         self._look(now)
         self._wanted_ns = at_ns
-        pulse_ns = now + PULSE_NS
-        self._due_ns = pulse_ns if at_ns is None else min(max(at_ns, now), pulse_ns)
+        if at_ns is None or at_ns > now + CALM_NS:
+            self._due_ns = now + self._calm_pulse_ns
+        else:
+            self._due_ns = min(max(at_ns, now), now + PULSE_NS)
         self._timer.arm(self._due_ns)
 
     def stalled_ns(self, now: int) -> int:
