@@ -125,7 +125,7 @@ class TreeKill:
 
         Only then, because a parent's death takes away what shows whose child a process is.
         """
-        newest = self.newest
+        newest, untold = self.newest, self._trees.untold
         try:
             self._trees.kill_groups(self._owner, newest)
             members = yield from self._members(newest)
@@ -138,7 +138,7 @@ class TreeKill:
             populated = self._trees.populated(self._owner, newest)
         except OSError:  # no descriptors left: cannot look is not empty
             return False
-        gone = not members and not populated
+        gone = not members and not populated and self._trees.untold == untold
         return gone and newest == self.newest and not self._trees.planted(self._owner, newest)
 
     def _members(self, newest: int) -> Generator[None, None, list[Stat]]:

@@ -140,7 +140,10 @@ class ProcFs:
         return self.settled_markers(pid) or {}
 
     def settled_markers(self, pid: int) -> dict[str, str] | None:
-        """The same; None where nothing could be read, as of a process that is just executing its command."""
+        """The same; None while it is just executing its command: its new memory has no arguments yet either.
+
+        So too on its way out. A process that was given no environment has arguments.
+        """
         try:
             data = self._read(f"{self._root}/{pid}/environ", MAX_ENVIRON_BYTES)
         except PermissionError:
@@ -150,7 +153,9 @@ class ProcFs:
             if entry.startswith(_MARKER_PREFIX):
                 key, _, value = entry.decode("utf-8", "replace").partition("=")
                 found.setdefault(key, value)
-        return found if data else None
+        if data or self._read(f"{self._root}/{pid}/cmdline", 1):
+            return found
+        return None
 
     def uid(self, pid: int) -> int | None:
         """Its real user, or None: gone."""

@@ -22,9 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
-from node_manager.runtime import environment
 from node_manager.runtime.cgroup import Groups
 from node_manager.runtime.cgroupfs import Watches
+from node_manager.runtime.marks import Marks
 from node_manager.runtime.procfs import ProcFs, Stat, children_of
 from node_manager.runtime.slices import Slices
 
@@ -34,8 +34,6 @@ _MAX_PAST = 4096
 """Sessions remembered after their leader: above the components of any host."""
 _MAX_WITNESSES = 64
 """Members remembered of one session: one that lives is enough."""
-_MAX_MARKED = 32_768
-"""Processes whose markers are remembered, so that thousands of orphans are not read again at every look."""
 _MAX_LEFT = 256
 _MAX_STEPS_AT_ONCE = 512
 """What one look at once takes at most of members and of processes: some 20 ms."""
@@ -115,7 +113,7 @@ class Trees:
         self._loop = loop
         self._groups = groups
         self._watches = None if groups is None else Watches(loop.add_reader, loop.remove_reader)
-        self._nonce = nonce
+        self._marks = Marks(self.procfs, nonce)
         self._subreaper = subreaper
         self._self_pid = os.getpid()
         self._roots: dict[int, Root] = {}
@@ -125,8 +123,6 @@ class Trees:
         self._everywhere: set[str] = set()
         self._stranded: dict[Owner, int] = {}
         """Runs of helpers that an earlier agent began, and the session of each."""
-        self._marked: dict[tuple[int, int], tuple[str, str, int] | None] = {}
-        """By pid and start time: component, helper and generation of our markers, or None."""
         self._table: dict[int, Stat] | None = None
         self._children: dict[int, list[int]] | None = None
         """Of the table: who is whose parent."""
@@ -300,6 +296,11 @@ class Trees:
             with suppress(OSError):
                 self._groups.kill(owner.component, newest, owner.helper)
 
+    @property
+    def untold(self) -> int:
+        """How often a look met somebody of whom it cannot be told yet whose he is: then it was no complete one."""
+        return self._marks.untold
+
     def populated(self, owner: Owner, newest: int) -> bool:
         """Whether anything lives in the owner's groups. Raises OSError when it cannot look."""
         return self._groups is not None and self._groups.populated(owner.component, newest, owner.helper)
@@ -408,31 +409,13 @@ class Trees:
             return None
         if self._is_led(found):
             return self._sessions[found.session].root
-        marked = self._markers(found)
-        if marked is None:
+        mark = self._marks.of(found)
+        if mark is None:
             return None
-        component, helper, generation = marked
-        owner = Owner(component, helper)
+        owner = Owner(mark.component, mark.helper)
         if owner not in self._helpers and self._stranded.get(owner) != found.session:
-            owner = Owner(component)
-        return Root(owner, generation, found.pid, found.start_ticks)
-
-    def _markers(self, found: Stat) -> tuple[str, str, int] | None:
-        """Component, helper and generation that its markers name, where they are ours."""
-        key = (found.pid, found.start_ticks)
-        if key in self._marked:
-            return self._marked[key]
-        markers = self.procfs.settled_markers(found.pid)
-        if markers is None:
-            return None
-        marked: tuple[str, str, int] | None = None
-        component = markers.get(environment.COMPONENT)
-        if component and markers.get(environment.NONCE) == self._nonce:
-            marked = component, markers.get(environment.HELPER, ""), environment.generation(markers)
-        if len(self._marked) >= _MAX_MARKED:
-            self._marked.clear()
-        self._marked[key] = marked
-        return marked
+            owner = Owner(mark.component)
+        return Root(owner, mark.generation, found.pid, found.start_ticks)
 
     def _past(self) -> list[int]:
         """The sessions whose leader is gone."""

@@ -2,7 +2,9 @@ import os
 import resource
 import signal
 import stat
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +432,47 @@ def test_what_a_check_leaves_behind_is_killed(rig: Rig) -> None:
     done = pre_start(rig, shell(f"setsid sleep 1000 & echo $! >{rig.directory}/left"))
     assert done.ok
     assert not alive(int((rig.directory / "left").read_text()))
+
+
+class Executing(ProcFs):
+    """Of each process nothing can be read at first, as while it executes its command."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: Counter[int] = Counter()
+        self.looks_without = 4
+        """More than a search takes that finds nobody."""
+
+    def settled_markers(self, pid: int) -> dict[str, str] | None:
+        self.looks[pid] += 1
+        return None if self.looks[pid] <= self.looks_without else super().settled_markers(pid)
+
+
+def leave_somebody(rig: Rig) -> int:
+    """Have a check end that leaves a process in a session of its own: its pid."""
+    left = rig.directory / "left"
+    deserts = f"setsid sh -c 'echo $$ >{left}; exec sleep 1000' & while ! [ -s {left} ]; do sleep 0.01; done"
+    assert pre_start(rig, shell(deserts)).ok
+    return int(left.read_text())
+
+
+def test_what_a_check_leaves_behind_is_killed_while_it_executes(short_dir: Path) -> None:
+    """A leftover that is just executing a command of its own shows no markers yet: nobody counts as gone for that."""
+    rig = Rig(short_dir, procfs=Executing())
+    assert not alive(leave_somebody(rig))
+    rig.close()
+
+
+def test_who_shows_nothing_for_long_is_a_stranger(short_dir: Path) -> None:
+    """What stays without environment and arguments is not ours: the search ends, after it had time to execute."""
+
+    procfs = Executing()
+    procfs.looks_without = sys.maxsize
+    rig = Rig(short_dir, procfs=procfs)
+    left = leave_somebody(rig)
+    assert alive(left)
+    kill(left)
+    rig.close()
 
 
 def test_a_cancelled_check_answers(rig: Rig) -> None:

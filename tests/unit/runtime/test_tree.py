@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from node_manager.core.events import ExitStatus, TreeEmpty
+from node_manager.runtime.environment import COMPONENT, GENERATION, NONCE
 from node_manager.runtime.kill import TreeKill, kill_exactly
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.tree import Owner, Root, Trees
@@ -247,6 +248,7 @@ class Host:
         self.end(pid)
         write_process(self.root, pid, stat)
         (self.root / str(pid) / "environ").write_text("")
+        (self.root / str(pid) / "cmdline").write_text("x\0")
         (self.root / str(pid) / "status").write_text("Uid:\t0\t0\t0\t0\n")
         if ppid is None:
             self.children.append(pid)
@@ -258,7 +260,7 @@ class Host:
             (directory / "task" / str(pid) / "children").unlink()
             (directory / "task" / str(pid)).rmdir()
             (directory / "task").rmdir()
-            for name in ("stat", "environ", "status"):
+            for name in ("stat", "environ", "cmdline", "status"):
                 (directory / name).unlink()
             directory.rmdir()
         if pid in self.children:
@@ -471,3 +473,17 @@ def test_what_a_tree_grows_while_it_is_killed_is_stopped_before_any_of_it_is_kil
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+
+
+def test_who_is_just_executing_makes_a_look_incomplete(short_dir: Path) -> None:
+    """No arguments and no environment: it cannot be told whose it is. With arguments it was given no environment."""
+    loop = asyncio.new_event_loop()
+    host = Host(short_dir, loop)
+    host.begin(500, session=500, start=5)
+    assert (host.members(), host.trees.untold) == ([], 0)
+    host.begin(501, session=501, start=6)
+    (short_dir / "501" / "cmdline").write_text("")
+    assert (host.members(), host.trees.untold) == ([], 1)
+    (short_dir / "501" / "environ").write_text(f"{NONCE}=ours\0{COMPONENT}=extra\0{GENERATION}=1\0")
+    assert (host.members(), host.trees.untold) == ([501], 1)
+    loop.close()
