@@ -465,7 +465,6 @@ def test_what_a_check_leaves_behind_is_killed_while_it_executes(short_dir: Path)
 
 def test_who_shows_nothing_for_long_is_a_stranger(short_dir: Path) -> None:
     """What stays without environment and arguments is not ours: the search ends, after it had time to execute."""
-
     procfs = Executing()
     procfs.looks_without = sys.maxsize
     rig = Rig(short_dir, procfs=procfs)
