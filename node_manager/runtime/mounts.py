@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import threading
 from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -21,6 +22,8 @@ class LocalDirectories:
         """At which epoch a directory was found to be local."""
         self._epoch = 0
         self._poller = select.poll()
+        self._asks = threading.Lock()
+        """The loop and several threads ask, and a poll object refuses whoever asks beside another."""
         self._fd = -1
         self._closed = False
 
@@ -40,21 +43,23 @@ class LocalDirectories:
     def close(self) -> None:
         """Let go."""
         self._known.clear()
-        self._closed = True
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with self._asks:
+            self._closed = True
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def _now(self) -> int:
         """A number that is another one whenever the mounts have changed. Raises OSError where nobody tells."""
-        if self._closed:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        if self._fd < 0:
-            self._fd = os.open(self._mountinfo, os.O_RDONLY | os.O_CLOEXEC)
-            self._poller.register(self._fd, select.POLLPRI)
-        if self._poller.poll(0):  # the kernel tells each change once
-            self._epoch += 1
-        return self._epoch
+        with self._asks:
+            if self._closed:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            if self._fd < 0:
+                self._fd = os.open(self._mountinfo, os.O_RDONLY | os.O_CLOEXEC)
+                self._poller.register(self._fd, select.POLLPRI)
+            if self._poller.poll(0):  # the kernel tells each change once
+                self._epoch += 1
+            return self._epoch
 
 
 def _is_local(directory: Path, mountinfo: bytes) -> bool:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,15 @@ def test_after_the_end_nothing_is_known(local: LocalDirectories, tmp_path: Path)
     local.close()
     local.look(tmp_path)
     assert not local.knows(tmp_path)
+
+
+def test_the_loop_and_threads_may_ask_at_once(local: LocalDirectories, tmp_path: Path) -> None:
+    """Each gets an answer: many starts are looked at in threads while the loop decides about the next."""
+    local.look(tmp_path)
+
+    def ask(number: int) -> bool:
+        local.look(tmp_path / str(number))
+        return all(local.knows(tmp_path) for _ in range(2000))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(8))) == [True] * 8
