@@ -64,4 +64,4 @@ AIMS = (
     Aim("standby_to_sigterm_ms", 2, 1.0),
     Aim("standby_to_sigterm_ms", 2, 5.0, None, "p99"),
 )
-"""Of issue 7; absolute ones hold on an idle machine of two cores."""
+"""The absolute ones are for an idle machine of two cores."""

@@ -22,3 +22,11 @@ def test_openssl_is_left_out_where_python_has_the_digests(missing: tuple[str, ..
     command = [sys.executable, "-c", _CODE, *missing]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert (f"2d711642 3e332a2e\n{openssl} False\n", "") == (done.stdout, done.stderr)
+
+
+def test_the_agent_loads_no_archivers() -> None:
+    """The module shutil would bring bz2 and lzma along, with their libraries."""
+    imports = "import sys, node_manager.cli.daemon, node_manager.cli.running"
+    code = f"{imports}; print({{'shutil', 'bz2', 'lzma'}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
