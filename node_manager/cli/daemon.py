@@ -57,6 +57,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status."""
+    _leave_archivers_out()
     args = parser().parse_args(argv)
     match args.command:
         case "run":
@@ -98,6 +99,12 @@ def _run(args: argparse.Namespace) -> int:
 
     journal = args.record_events
     return run(sources, args.log_dir.absolute(), None if journal is None else journal.absolute())
+
+
+def _leave_archivers_out() -> None:
+    """Have shutil, which argparse takes along, do without bz2 and lzma: nobody here packs anything."""
+    for name in ("bz2", "lzma"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # to importers: there is none
 
 
 def _leave_out() -> None:
