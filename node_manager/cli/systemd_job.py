@@ -9,6 +9,7 @@ and a fuse, a lease's end and the next agent take care of them; stopped for a mi
 import asyncio
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,6 @@ TIMEOUT_S = 5.0
 an agent that is not root asks over the bus: where both are restarted at once, systemd starts the bus again only when
 this agent has ended. With the quiet moment after it (`leaving.QUIET_S`) it is below TimeoutStopSec=."""
 _CGROUP = Path("/proc/self/cgroup")
-_PROGRAMS = ("/usr/bin/systemctl", "/bin/systemctl")
 _SEARCH = "/usr/bin:/bin"
 _MAX_SHOWN = 200
 
@@ -42,7 +42,7 @@ def ask(
     timeout_s: float = TIMEOUT_S,
 ) -> Child | None:
     """Find the unit's job. None: `told` is called before this returns."""
-    program = systemctl or next((path for path in _PROGRAMS if os.access(path, os.X_OK)), None)
+    program = systemctl or shutil.which("systemctl", path=_SEARCH)
     if unit is None or program is None:
         told("", "this process belongs to no service" if unit is None else "there is no systemctl")
         return None

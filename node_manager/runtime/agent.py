@@ -383,10 +383,8 @@ class Agent:
 
     def _step(self, event: Event) -> None:
         now = boottime_ns()
-        stalled_ns = self._time.stalled_ns(now)
-        if stalled_ns:  # nothing is judged by time in which nobody listened
-            self._tell_core(Stalled(duration_ns=stalled_ns), now)
-        self._tell_core(event, now)
+        for each in self._time.with_stall(event, now):
+            self._tell_core(each, now)
 
     def _tell_core(self, event: Event, now: int) -> None:
         self.state, actions = self._core_step(self.state, event, now)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from node_manager.core.events import Event, Stalled
 from node_manager.core.spec import NS_PER_S
 from node_manager.runtime.clock import BootTimer, boottime_ns
 
@@ -19,6 +20,7 @@ PULSE_NS = 1 * NS_PER_S
 CALM_PULSE_NS = 2 * NS_PER_S
 """The same while the next deadline is further than CALM_NS away: then a little more of a stall harms nobody."""
 CALM_NS = 30 * NS_PER_S
+"""Ten times what is not seen of a stall then: a pulse, and what counts as no stall."""
 STALL_NS = 1 * NS_PER_S
 """A timer that fires later than this was not heard in time: the agent itself was stopped, suspended or starved."""
 WALL_STEP_NS = NS_PER_S // 10
@@ -70,6 +72,11 @@ class Timekeeper:
         self._look(now)
         stalled_ns, self._stalled_ns = self._stalled_ns, 0
         return stalled_ns
+
+    def with_stall(self, event: Event, now: int) -> tuple[Event, ...]:
+        """Return what the core is to be told: nothing is judged by time in which nobody listened."""
+        stalled_ns = self.stalled_ns(now)
+        return (Stalled(duration_ns=stalled_ns), event) if stalled_ns else (event,)
 
     def close(self) -> None:
         """Stop for good."""
