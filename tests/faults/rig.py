@@ -128,6 +128,14 @@ class Field:
         self.not_doubled(found)
         return {name: found[name][0] for name in wanted}
 
+    def recorded(self, *names: str) -> None:
+        """Wait until the agent has recorded these components' processes, and so every fact that they were started for.
+
+        A killed agent's successor knows what was recorded, which comes a moment after it is seen.
+        """
+        mains = self.observer.mains()
+        self.host.wait_for_record(*(f'"pid": {mains[name][0].pid},' for name in names))
+
     def not_doubled(self, mains: dict[str, list[Seen]] | None = None) -> None:
         """No component has two main processes, now or (by the locks) ever."""
         mains = self.observer.mains() if mains is None else mains

@@ -101,6 +101,7 @@ def test_a_wall_clock_that_is_set_changes_nothing(make_host: Make, place: Path, 
     field.settled()
     field.host.ctl("drain", "--deadline", "10m")
     deadline_ns = field.host.status()["host"]["deadline_ns"]
+    field.recorded("leased", "worker")
     for agent_runs in (True, False):
         for shift_s in SHIFTS_S:
             if not agent_runs:

@@ -141,6 +141,7 @@ def test_whatever_an_authority_says_its_lease_ends_when_it_said(
     untils = {way: wait_until(lambda way=way: _until(base, way), f"the lease of {way}") for way in WAYS}  # type: ignore[misc]
     wait_until(lambda: set(WAYS) <= set(field.observer.mains()), "everything runs")
     ledger.inject(len(WAYS))
+    field.recorded(*WAYS)
     if agent != "runs":
         field.host.agent.send_signal(signal.SIGSTOP if agent == "is stopped" else signal.SIGKILL)  # type: ignore[union-attr]
         ledger.inject()
