@@ -10,13 +10,14 @@ NATIVE := setup.py $(wildcard native/*)
 RUN_PATH := $(abspath $(RUN_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format types coverage slow repeat simulate mutations faults system emulated libxce docs wheel deb rpm bench clean
+.PHONY: help run test lint format types coverage slow repeat races simulate mutations faults system emulated libxce docs wheel deb rpm bench clean
 
 help:
 	@echo "make run       a whole single-host cluster on the reference components, in the foreground"
 	@echo "make test      all tests"
 	@echo "make lint      ruff check and ruff format --check      make types   mypy --strict"
 	@echo "make repeat    all tests, 20 times or until one fails (TIMES=n)"
+	@echo "make races     the tests of real processes, with a slow disk, log, loop and components in turn"
 	@echo "make slow      the longer suites                       make coverage  branch coverage of core/"
 	@echo "make simulate  2,000 seeds of a cluster in virtual time  make mutations  the faults planted to try the simulator"
 	@echo "make faults    real processes hurt on purpose          make system   machines that boot a real systemd"
@@ -52,6 +53,12 @@ test: $(VENV)/.package
 
 repeat: $(VENV)/.package
 	for run in $$(seq $(or $(TIMES),20)); do $(MAKE) --no-print-directory test || exit 1; echo "$$run run(s) passed"; done
+
+races: $(VENV)/.package
+	for part in disk log loop components; do \
+		XCE_TEST_SLOWED=$$part $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not faults" tests/integration || exit 1; \
+		XCE_TEST_SLOWED=$$part $(BIN)/python -m pytest -q -p no:xdist -m faults tests/faults || exit 1; \
+	done
 
 slow: $(VENV)/.package
 	$(BIN)/python -m pytest -m "slow and not faults and not system"
