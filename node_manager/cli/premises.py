@@ -16,7 +16,7 @@ from node_manager.runtime.clock import boottime_ns
 from node_manager.runtime.rundir import RuntimeDirError
 
 LOOK_NS = 2 * NS_PER_S
-"""How often it is looked at: some microseconds each time, and a query that fails is asked again within this."""
+"""It is not looked at more often; less often in a calm loop, which turns every CALM_PULSE_NS."""
 
 log = structlog.get_logger("xce-node-manager")
 

@@ -17,9 +17,9 @@ from node_manager.runtime.clock import BootTimer, boottime_ns
 
 PULSE_NS = 1 * NS_PER_S
 """How often the loop turns at least. Of a stall, at most so much is not seen."""
-CALM_PULSE_NS = 2 * NS_PER_S
+CALM_PULSE_NS = 5 * NS_PER_S
 """The same while the next deadline is further than CALM_NS away: then a little more of a stall harms nobody."""
-CALM_NS = 30 * NS_PER_S
+CALM_NS = 60 * NS_PER_S
 """Ten times what is not seen of a stall then: a pulse, and what counts as no stall."""
 STALL_NS = 1 * NS_PER_S
 """A timer that fires later than this was not heard in time: the agent itself was stopped, suspended or starved."""
