@@ -76,8 +76,8 @@ log = structlog.get_logger("xce-node-manager")
 class Agent:
     """The agent of one host. Everything runs on `loop`; `finished` is called when it may exit; `step` is the core.
 
-    `turned` is called at the end of each turn, and one comes every CALM_PULSE_NS at least; `settled` once the first answer to
-    what the configuration is was heard. `kept` is what a predecessor in this very process left (re-exec). The
+    `turned` is called at the end of each turn, and one comes every CALM_PULSE_NS at least; `settled` once the first
+    answer to what the configuration is was heard. `kept` is what a predecessor in this very process left (re-exec). The
     constructor only connects with it; nothing is acted on before `resume`, so that the predecessor can still take all
     of it back.
     """
