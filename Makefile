@@ -56,7 +56,7 @@ repeat: $(VENV)/.package
 
 races: $(VENV)/.package
 	for part in disk log loop components; do \
-		XCE_TEST_SLOWED=$$part $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not faults" tests/integration || exit 1; \
+		XCE_TEST_SLOWED=$$part $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not slow and not faults" tests/integration || exit 1; \
 		XCE_TEST_SLOWED=$$part $(BIN)/python -m pytest -q -p no:xdist -m faults tests/faults || exit 1; \
 	done
 
