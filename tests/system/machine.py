@@ -244,11 +244,25 @@ class Machine:
         return self.wait_status(lambda status: status["node"]["ready"], f"{self.name} is ready")
 
     def running(self) -> dict[str, Any]:
-        """Wait until everything has a process and is ready, also what waits for others; return the status."""
+        """Wait until everything has a process, is ready and recorded, also what waits for others; return the status.
+
+        A killed agent's successor knows what was recorded, which comes a moment after it is shown.
+        """
         return self.wait_status(
-            lambda status: status["components"] and all(one["pid"] and one["ready"] for one in status["components"]),
-            f"everything of {self.name} runs",
+            lambda status: (
+                status["components"]
+                and all(one["pid"] and one["ready"] for one in status["components"])
+                and _pids(status) == self._recorded()
+            ),
+            f"everything of {self.name} runs, and is recorded",
         )
+
+    def _recorded(self) -> dict[str, int]:
+        """The processes that the next agent would know."""
+        record = self.path("/run/xce/node-manager/runtime.json")
+        if not record.exists():
+            return {}
+        return {one["component"]: one["pid"] for one in json.loads(record.read_bytes())["processes"]}
 
     def pids(self) -> dict[str, int | None]:
         """The pid of each component."""
