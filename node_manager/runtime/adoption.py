@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from node_manager.core.events import Found
 from node_manager.runtime import environment
 from node_manager.runtime.environment import Markers
+from node_manager.runtime.marks import marked
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.record import Kept, RuntimeRecord
 from node_manager.runtime.stranded import Marked, Stranded, among
@@ -104,12 +105,9 @@ def find(
     runs |= {past.component: max(past.generation, runs.get(past.component, 0)) for past in record.past}
     candidates: dict[str, list[Proven]] = {}
     foreign: dict[str, list[int]] = {}
-    marked: dict[str, int] = {}
+    leftovers: dict[str, int] = {}
     beside: list[Marked] = []
-    for stat in procfs.table().values():
-        if stat.pid in known or not stat.living:
-            continue
-        marks = procfs.markers(stat.pid)
+    for stat, marks in marked(procfs, but=known):
         component = marks.get(environment.COMPONENT)
         if not component:
             continue
@@ -129,13 +127,13 @@ def find(
                 candidates.setdefault(component, []).append(candidate)
                 continue
         if ours:
-            marked[component] = max(marked.get(component, 0), environment.generation(marks))
+            leftovers[component] = max(leftovers.get(component, 0), environment.generation(marks))
     ambiguous = _choose(proven, candidates, foreign)
     return Findings(
         proven=tuple(proven.values()),
         ambiguous=ambiguous,
         gone=tuple(one for one in gone if one.component not in proven),
-        leftovers=tuple((name, generation) for name, generation in sorted(marked.items()) if name not in proven),
+        leftovers=tuple((name, generation) for name, generation in sorted(leftovers.items()) if name not in proven),
         stranded=among(beside, markers, expected_uid, procfs),
     )
 

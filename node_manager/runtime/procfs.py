@@ -135,14 +135,11 @@ class ProcFs:
         """Every process of the host."""
         return {found.pid: found for found in self.scan()}
 
-    def markers(self, pid: int) -> dict[str, str]:
-        """The XCE_ variables it was started with; none where it is gone or may not be looked at."""
-        return self.settled_markers(pid) or {}
+    def markers(self, pid: int) -> dict[str, str] | None:
+        """The XCE_ variables it was started with; none where it may not be looked at.
 
-    def settled_markers(self, pid: int) -> dict[str, str] | None:
-        """The same; None while it is just executing its command: its new memory has no arguments yet either.
-
-        So too on its way out. A process that was given no environment has arguments.
+        None while it is just executing its command: its new memory has no arguments yet either. So too where it is
+        gone, or on its way out. A process that was given no environment has arguments.
         """
         try:
             data = self._read(f"{self._root}/{pid}/environ", MAX_ENVIRON_BYTES)

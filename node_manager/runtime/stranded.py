@@ -16,6 +16,7 @@ from functools import partial
 from node_manager.runtime import environment
 from node_manager.runtime.environment import Markers
 from node_manager.runtime.kill import TreeKill
+from node_manager.runtime.marks import marked
 from node_manager.runtime.procfs import ProcFs, Stat
 from node_manager.runtime.tree import Owner, Root, Trees
 
@@ -40,11 +41,11 @@ class Stranded:
 
 
 def among(
-    marked: Iterable[Marked], markers: Markers, expected_uid: Callable[[str], int | None], procfs: ProcFs
+    processes: Iterable[Marked], markers: Markers, expected_uid: Callable[[str], int | None], procfs: ProcFs
 ) -> tuple[Stranded, ...]:
     """Return the runs that these processes are of. Raises OSError when it cannot look."""
     sessions: dict[tuple[Owner, int, int], list[Stat]] = {}
-    for stat, marks in marked:
+    for stat, marks in processes:
         component, mark = marks.get(environment.COMPONENT, ""), marks.get(environment.HELPER, "")
         generation = environment.generation(marks)
         if (
@@ -73,9 +74,8 @@ def search(
 ) -> tuple[Stranded, ...]:
     """Search the host for them. Raises OSError when it cannot look."""
     procfs = procfs or ProcFs()
-    living = ((stat, procfs.markers(stat.pid)) for stat in procfs.scan() if stat.living)
-    marked = [(stat, marks) for stat, marks in living if environment.HELPER in marks]
-    return among(marked, markers, expected_uid, procfs)
+    beside = [(stat, marks) for stat, marks in marked(procfs) if environment.HELPER in marks]
+    return among(beside, markers, expected_uid, procfs)
 
 
 class Endings:

@@ -134,7 +134,7 @@ class Rig:
             if found.living
             and found.pid != os.getpid()
             and (
-                procfs.markers(found.pid).get("XCE_HEARTBEAT_SOCKET") == self.markers.heartbeat_socket
+                (procfs.markers(found.pid) or {}).get("XCE_HEARTBEAT_SOCKET") == self.markers.heartbeat_socket
                 or found.ppid == os.getpid()
             )
         ]:

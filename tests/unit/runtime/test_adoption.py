@@ -16,6 +16,7 @@ from node_manager.runtime.procfs import ProcFs
 from node_manager.runtime.record import Kept, RuntimeRecord
 from tests.unit.runtime.hung import silent_directory
 from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger
+from tests.unit.runtime.test_marks import Executing
 from tests.unit.runtime.test_process import DOUBLE_FORK
 
 AGENT = """
@@ -65,7 +66,12 @@ def killed_agent(
 
 
 def search(
-    rig: Rig, *kept: Kept, uid: int | None = None, past: int | None = None, nonce: str | None = None
+    rig: Rig,
+    *kept: Kept,
+    uid: int | None = None,
+    past: int | None = None,
+    nonce: str | None = None,
+    procfs: ProcFs | None = None,
 ) -> Findings:
     """What is found with a record of these processes; `past`: the generation that it knows of `comp`."""
     record = RuntimeRecord(
@@ -75,7 +81,7 @@ def search(
         past=() if past is None else (Past(component="comp", generation=past),),
     )
     markers = Markers(nonce=nonce or rig.nonce, runtime_dir=rig.runtime_dir)
-    return find(record, markers, lambda _component: os.getuid() if uid is None else uid)
+    return find(record, markers, lambda _component: os.getuid() if uid is None else uid, procfs)
 
 
 def test_a_recorded_process_is_adopted_and_watched(rig: Rig) -> None:
@@ -193,6 +199,14 @@ def test_without_a_record_the_markers_find_it(rig: Rig) -> None:
         assert (findings.ambiguous, findings.leftovers) == ((), ())
         assert kept.start_ticks == findings.proven[0].start_ticks
         findings.proven[0].close()
+
+
+def test_without_a_record_it_is_found_while_it_executes_its_command(rig: Rig) -> None:
+    """A wrapper that just becomes the component shows no markers at that moment: a second one would be started."""
+    with killed_agent(rig.directory) as kept:
+        (found,) = search(rig, procfs=Executing(kept.found.pid, 2)).proven
+        assert kept.found.pid == found.found.pid
+        found.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")

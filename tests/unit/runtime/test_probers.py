@@ -11,6 +11,7 @@ import pytest
 from node_manager.core.actions import RunProbe
 from node_manager.core.events import Outcome, ProbeDone
 from node_manager.core.spec import Check, ExecCheck, HeartbeatCheck, HttpCheck, ProbeKind, ProbeSpec, TcpCheck
+from node_manager.runtime.marks import marked
 from node_manager.runtime.probers import MAX_EXEC_PROBES, Probers
 from node_manager.runtime.procfs import ProcFs
 from tests.unit.runtime.rig import BOUND_S, Rig, alive, python, shell
@@ -282,11 +283,8 @@ def test_few_commands_run_at_once_and_all_answer(bench: Bench) -> None:
     done = bench.rig.wait_for(ProbeDone)
     assert (done.component, done.outcome) == ("impatient", Outcome.UNKNOWN)
     socket_path = bench.rig.markers.heartbeat_socket
-    procfs = ProcFs()
     names = {
-        marks["XCE_COMPONENT"]
-        for pid in procfs.table()
-        if (marks := procfs.markers(pid)).get("XCE_HEARTBEAT_SOCKET") == socket_path
+        marks["XCE_COMPONENT"] for _found, marks in marked(ProcFs()) if marks.get("XCE_HEARTBEAT_SOCKET") == socket_path
     }
     assert len(names) == MAX_EXEC_PROBES
     gate.touch()

@@ -22,6 +22,7 @@ from node_manager.core.events import (
 )
 from node_manager.core.spec import CommandSpec, LimitsSpec, LogSink
 from node_manager.runtime.clock import boottime_ns
+from node_manager.runtime.marks import marked
 from node_manager.runtime.procfs import ProcFs
 from tests.unit.runtime.rig import Rig, alive, kill, python, shell, stranger, wait_stopped
 
@@ -259,8 +260,8 @@ while True:
     assert ExitStatus(signal=9) == rig.exited().status
     rig.turn()
     assert len(rig.of(TreeEmpty)) == 1
-    markers = [ProcFs().markers(pid).get("XCE_HEARTBEAT_SOCKET") for pid, s in ProcFs().table().items() if s.living]
-    assert rig.markers.heartbeat_socket not in markers
+    sockets = [marks.get("XCE_HEARTBEAT_SOCKET") for _found, marks in marked(ProcFs())]
+    assert rig.markers.heartbeat_socket not in sockets
 
 
 def test_kill_tree_of_an_empty_tree_answers(rig: Rig) -> None:
@@ -443,9 +444,9 @@ class Executing(ProcFs):
         self.looks_without = 4
         """More than a search takes that finds nobody."""
 
-    def settled_markers(self, pid: int) -> dict[str, str] | None:
+    def markers(self, pid: int) -> dict[str, str] | None:
         self.looks[pid] += 1
-        return None if self.looks[pid] <= self.looks_without else super().settled_markers(pid)
+        return None if self.looks[pid] <= self.looks_without else super().markers(pid)
 
 
 def leave_somebody(rig: Rig) -> int:

@@ -222,9 +222,9 @@ class Asked(ProcFs):
         super().__init__(root)
         self._asked = asked
 
-    def settled_markers(self, pid: int) -> dict[str, str] | None:
+    def markers(self, pid: int) -> dict[str, str] | None:
         self._asked.append(pid)
-        return super().settled_markers(pid)
+        return super().markers(pid)
 
 
 class Host:
