@@ -26,11 +26,17 @@ if os.fork():
     os.wait()
     time.sleep(1000)
 os.setsid()
+parent = os.getpid()
 if os.fork():
     os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.001)
 os.execve("/bin/sleep", ["hidden", "1000"], {})
 """
-"""A daemon that leaves its session, loses its parent and its environment: no marker of it is left."""
+"""A daemon that leaves its session, loses its parent and its environment: no marker of it is left.
+
+Once it is called `hidden` nobody else is there but the main process.
+"""
 LEASED = ("controller.primary",)
 COMPONENT = ComponentSpec(name="comp", role="test", command=("/bin/true",))
 PROCESS = StopSpec(kill_scope=KillScope.PROCESS)
