@@ -24,7 +24,7 @@ link.send(f"XCE_HEARTBEAT=1\\nCOMPONENT={os.environ['XCE_COMPONENT']}\\nINTERVAL
 print("the last words of it", flush=True)
 while not os.path.exists(mode):
     try:
-        link.send(b"BEAT=1\\nREADY=1\\nPROGRESS=7\\n")
+        link.send(b"BEAT=1\\nREADY=1\\nPROGRESS=7\\nSTATUS=beats\\n")
     except OSError:
         pass  # no agent runs
     time.sleep(0.05)
@@ -52,10 +52,10 @@ def beater(place: Path, interval_ms: int, **fields: Any) -> dict[str, dict[str, 
 
 
 def begin(make_host: Make, place: Path, *, interval_ms: int = 200, **fields: Any) -> tuple[Host, int]:
-    """A host whose one component beats; its pid."""
+    """A host whose one component has begun to beat; its pid."""
     host = make_host(roles=("r",), role_files=beater(place, interval_ms, **fields))
     host.start()
-    return host, host.wait_for("web", state="running", verdict="ok")["pid"]
+    return host, host.wait_for("web", state="running", verdict="ok", status_text="beats")["pid"]
 
 
 def fall(place: Path, mode: str) -> None:
