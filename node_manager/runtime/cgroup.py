@@ -360,7 +360,7 @@ class Groups:
         group.counted_in = None
 
     def age(self, now_s: float) -> None:
-        """Let what ended no component in time be nobody's. Called every second or so."""
+        """Let what ended no component in time be nobody's. Called at each pulse of the loop."""
         if now_s - self._aged_s < OOM_FRESH_S:
             return
         self._aged_s = now_s
